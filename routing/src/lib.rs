@@ -1,0 +1,8 @@
+//! Everything that Warmpath decides, and nothing else: no I/O, no clock, no host.
+//!
+//! The filter inside Envoy, the relay beside it and the command line all call this crate, so the
+//! three can never disagree about what a prefix is called, who holds it or where a request goes.
+#![forbid(unsafe_code)]
+
+pub mod fingerprint;
+pub mod prompt;

@@ -1,0 +1,1 @@
+//! Request body → prompt text → token ids → fingerprints.
