@@ -1,1 +1,42 @@
-fn main() {}
+//! `warmpath`: the relay, and the tools for those who run it.
+#![forbid(unsafe_code)]
+
+mod engine;
+mod prompt;
+mod relay;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "warmpath", version, about = "Keeps LLM requests on the warm path", long_about = None)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the relay: engines' KV events in, the side-stream to Envoy out
+    Relay(relay::Args),
+    /// Show what the filter makes of a request: prompt, token ids, fingerprints
+    Prompt(prompt::Args),
+    /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
+    Engine(engine::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Relay(args) => relay::run(args),
+        Command::Prompt(args) => prompt::run(args),
+        Command::Engine(args) => engine::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("warmpath: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
