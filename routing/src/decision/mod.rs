@@ -4,6 +4,7 @@
 //! that follows can add one. Whatever else is missing (a prompt that could not be read, a stale
 //! map, a model nobody knows) costs warmth, not service.
 
+mod explain;
 mod outcome;
 
 pub use outcome::{Degrade, Outcome, Reason, Refusal, Route};
@@ -95,11 +96,10 @@ pub fn decide<'a>(
         return Outcome::Refuse(Refusal::no_replica(zone));
     }
     let matches = match degrade {
-        None => map.matches(ask.keys, &|slot| {
-            candidates
-                .iter()
-                .any(|c| c.replica.slot == slot && c.replica.state == ReplicaState::Ready)
-        }),
+        None => {
+            let believed = believed(&candidates);
+            map.matches(ask.keys, &|slot| believed.binary_search(&slot).is_ok())
+        }
         Some(_) => Matches::default(),
     };
     let key = ring_key(policy, ask);
@@ -129,6 +129,8 @@ pub fn decide<'a>(
         spilled,
         cached_tokens: best.cached,
         prompt_tokens: ask.prompt_tokens,
+        blocks: ask.keys.len(),
+        last_key: ask.keys.last().copied(),
         cost: best.cost,
         ring_key: key,
         holders: matches.found.len(),
@@ -211,6 +213,14 @@ fn candidates<'a>(
     let ready = able(true);
     // A stale view's word that all are down is no reason to refuse: Envoy's own checks know better.
     if ready.is_empty() && !world.fresh { able(false) } else { ready }
+}
+
+/// Slots whose entries in the map are believed, sorted.
+fn believed(candidates: &[Candidate<'_>]) -> Vec<u16> {
+    let ready = candidates.iter().filter(|c| c.replica.state == ReplicaState::Ready);
+    let mut slots: Vec<u16> = ready.map(|c| c.replica.slot).collect();
+    slots.sort_unstable();
+    slots
 }
 
 fn price(

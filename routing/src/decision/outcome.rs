@@ -1,6 +1,7 @@
 //! What was decided, and why.
 
 use crate::cost::Cost;
+use crate::fingerprint::Key;
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,10 @@ pub struct Route<'a> {
     pub cached_tokens: u32,
     /// Tokens of the prompt, as far as known.
     pub prompt_tokens: u32,
+    /// Blocks of the prompt whose names are known.
+    pub blocks: usize,
+    /// The key of the last of them.
+    pub last_key: Option<Key>,
     /// The chosen replica's cost, in milliseconds.
     pub cost: Cost,
     /// The place on the ring that stands for the prompt.
@@ -63,6 +68,8 @@ impl<'a> Route<'a> {
             spilled: false,
             cached_tokens: 0,
             prompt_tokens: 0,
+            blocks: 0,
+            last_key: None,
             cost: Cost::default(),
             ring_key,
             holders: 0,
