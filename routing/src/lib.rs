@@ -4,5 +4,12 @@
 //! three can never disagree about what a prefix is called, who holds it or where a request goes.
 #![forbid(unsafe_code)]
 
+pub mod cost;
+pub mod decision;
 pub mod fingerprint;
+pub mod policy;
+pub mod prefix_map;
 pub mod prompt;
+pub mod ring;
+pub mod state;
+pub mod view;

@@ -1,0 +1,225 @@
+//! What was decided, and why.
+
+use crate::cost::Cost;
+use crate::fingerprint::Key;
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome<'a> {
+    /// Send it there.
+    Route(Route<'a>),
+    /// Answer it here.
+    Refuse(Refusal),
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route<'a> {
+    /// The zone that bound the choice.
+    pub zone: &'a str,
+    /// The chosen region.
+    pub region: &'a str,
+    /// The chosen pool.
+    pub pool: &'a str,
+    /// The Envoy cluster to name.
+    pub cluster: &'a str,
+    /// Indices of the world's replicas, best first; empty where Envoy has to choose.
+    pub replicas: Vec<usize>,
+    /// Why the first of them.
+    pub reason: Reason,
+    /// What kept the decision from being better, if anything did.
+    pub degrade: Option<Degrade>,
+    /// A better replica was full.
+    pub spilled: bool,
+    /// Prompt tokens that the chosen replica is expected to find cached.
+    pub cached_tokens: u32,
+    /// Tokens of the prompt, as far as known.
+    pub prompt_tokens: u32,
+    /// Blocks of the prompt whose names are known.
+    pub blocks: usize,
+    /// The key of the last of them.
+    pub last_key: Option<Key>,
+    /// The chosen replica's cost, in milliseconds.
+    pub cost: Cost,
+    /// The place on the ring that stands for the prompt.
+    pub ring_key: u128,
+    /// Replicas that hold some of the prefix.
+    pub holders: usize,
+    /// Buckets of the map that were read.
+    pub probes: u32,
+}
+
+impl<'a> Route<'a> {
+    /// To the zone's nearest pool, replica unknown.
+    pub(super) fn unplaced(
+        zone: &'a str,
+        [region, pool, cluster]: [&'a str; 3],
+        degrade: Option<Degrade>,
+        ring_key: u128,
+    ) -> Self {
+        Self {
+            zone,
+            region,
+            pool,
+            cluster,
+            replicas: Vec::new(),
+            reason: Reason::Unplaced,
+            degrade,
+            spilled: false,
+            cached_tokens: 0,
+            prompt_tokens: 0,
+            blocks: 0,
+            last_key: None,
+            cost: Cost::default(),
+            ring_key,
+            holders: 0,
+            probes: 0,
+        }
+    }
+}
+
+/// Why a replica was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It holds some of the prefix and is the cheapest.
+    Warm,
+    /// Nobody worth it holds any: its place on the ring.
+    Cold,
+    /// The map could not be asked: its place on the ring.
+    Ring,
+    /// No replica is known: Envoy chooses, within the zone.
+    Unplaced,
+}
+
+impl Reason {
+    /// All reasons, for those who count them.
+    pub const ALL: [Self; 4] = [Self::Warm, Self::Cold, Self::Ring, Self::Unplaced];
+
+    /// The name in metrics, headers and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+            Self::Ring => "ring",
+            Self::Unplaced => "unplaced",
+        }
+    }
+}
+
+/// What kept a decision from looking at the prefix map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Degrade {
+    /// The relay is silent, or its snapshot is not complete.
+    StaleMap,
+    /// No pool of the zone serves such a model.
+    UnknownModel,
+    /// The model's tokenizer has not arrived, or the model has none.
+    NoTokenizer,
+    /// The path is none whose prompt is read.
+    UnknownApi,
+    /// The request has no body.
+    NoBody,
+    /// The body is larger than what is looked into.
+    BodyTooLarge,
+    /// The body is not what the API takes.
+    BadRequest,
+    /// The chat template refused or failed.
+    Template,
+    /// The prompt has content that can't be followed from its start.
+    Unfollowable,
+}
+
+impl Degrade {
+    /// All of them, for those who count them.
+    pub const ALL: [Self; 9] = [
+        Self::StaleMap,
+        Self::UnknownModel,
+        Self::NoTokenizer,
+        Self::UnknownApi,
+        Self::NoBody,
+        Self::BodyTooLarge,
+        Self::BadRequest,
+        Self::Template,
+        Self::Unfollowable,
+    ];
+
+    /// The name in metrics, headers and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StaleMap => "stale_map",
+            Self::UnknownModel => "unknown_model",
+            Self::NoTokenizer => "no_tokenizer",
+            Self::UnknownApi => "unknown_api",
+            Self::NoBody => "no_body",
+            Self::BodyTooLarge => "body_too_large",
+            Self::BadRequest => "bad_request",
+            Self::Template => "template",
+            Self::Unfollowable => "unfollowable",
+        }
+    }
+}
+
+/// An answer in place of a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// HTTP status.
+    pub status: u16,
+    /// OpenAI's `error.type`.
+    pub kind: &'static str,
+    /// OpenAI's `error.code`; the name in metrics, too.
+    pub code: &'static str,
+    /// For the client; says nothing of the inside.
+    pub message: String,
+    /// Seconds after which another try makes sense.
+    pub retry_after: Option<u32>,
+}
+
+impl Refusal {
+    /// All codes, for those who count them.
+    pub const CODES: [&'static str; 3] = ["zone_missing", "zone_unknown", "no_replica"];
+
+    pub(super) fn zone_missing() -> Self {
+        Self {
+            status: 403,
+            kind: "permission_error",
+            code: "zone_missing",
+            message: "The request has no data-residency zone, and this gateway serves none \
+                      without."
+                .into(),
+            retry_after: None,
+        }
+    }
+
+    pub(super) fn zone_unknown() -> Self {
+        Self {
+            status: 403,
+            kind: "permission_error",
+            code: "zone_unknown",
+            message: "The request's data-residency zone is not known to this gateway.".into(),
+            retry_after: None,
+        }
+    }
+
+    pub(super) fn no_replica(zone: &str) -> Self {
+        Self {
+            status: 503,
+            kind: "server_error",
+            code: "no_replica",
+            message: format!("No replica of zone {zone} is available at the moment."),
+            retry_after: Some(1),
+        }
+    }
+
+    /// The answer's body, in the shape of OpenAI's errors.
+    pub fn body(&self) -> String {
+        serde_json::json!({
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": null,
+                "code": self.code,
+            }
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,302 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::tests::two_regions;
+use crate::prefix_map::Match;
+
+/// A map that is told how many blocks each slot holds of any prompt.
+struct Held(BTreeMap<u16, u32>);
+
+impl Lookup for Held {
+    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+        let found = self
+            .0
+            .iter()
+            .filter(|(slot, _)| wanted(**slot))
+            .map(|(slot, blocks)| Match { slot: *slot, blocks: (*blocks).min(keys.len() as u32) });
+        Matches { found: found.filter(|m| m.blocks > 0).collect(), probes: 1 }
+    }
+}
+
+fn held(slots: &[(u16, u32)]) -> Held {
+    Held(slots.iter().copied().collect())
+}
+
+fn policy() -> Policy {
+    let policy: Policy = serde_json::from_value(two_regions()).unwrap();
+    policy.check().unwrap();
+    policy
+}
+
+/// Slots 0 and 1 in the EU, 2 and 3 in the US.
+fn world() -> World {
+    let replica = |slot: u16| Replica {
+        slot,
+        endpoint: format!("10.0.0.{slot}:8000"),
+        rank: None,
+        pool: if slot < 2 { "demo-eu-west" } else { "demo-us-east" }.into(),
+        block_tokens: 16,
+        state: ReplicaState::Ready,
+    };
+    World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
+}
+
+fn keys(seed: u64, blocks: u64) -> Vec<Key> {
+    (0..blocks)
+        .map(|block| {
+            let hash = blake3::hash(&[seed.to_le_bytes(), block.to_le_bytes()].concat());
+            Key(*hash.as_bytes().first_chunk().unwrap())
+        })
+        .collect()
+}
+
+fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
+    Ask {
+        zone: Some(zone),
+        model: Some("demo"),
+        keys,
+        prompt_tokens: keys.len() as u32 * 16 + 5,
+        affinity: 7,
+        degrade: None,
+    }
+}
+
+fn route<'a>(policy: &'a Policy, world: &'a World, ask: &Ask<'a>, map: &Held) -> Route<'a> {
+    match decide(policy, world, ask, map) {
+        Outcome::Route(route) => route,
+        Outcome::Refuse(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+fn refusal(policy: &Policy, world: &World, ask: &Ask<'_>) -> Refusal {
+    match decide(policy, world, ask, &held(&[])) {
+        Outcome::Refuse(refusal) => refusal,
+        Outcome::Route(route) => panic!("{route:?}"),
+    }
+}
+
+#[test]
+fn the_replica_that_holds_the_prefix_gets_it() {
+    let (policy, world, keys) = (policy(), world(), keys(1, 100));
+    for slot in [0, 1] {
+        let route = route(&policy, &world, &ask("eu", &keys), &held(&[(slot, 100)]));
+        assert_eq!(route.replicas[0], usize::from(slot));
+        assert_eq!((route.reason, route.cached_tokens), (Reason::Warm, 1600));
+        assert_eq!((route.region, route.cluster), ("eu-west", "eu.demo-eu-west"));
+        assert_eq!(route.replicas.len(), 2, "the other one of the zone for retries, no more");
+    }
+}
+
+#[test]
+fn a_zone_is_never_left_however_warm_it_is_elsewhere() {
+    let (policy, world, keys) = (policy(), world(), keys(1, 500));
+    let map = held(&[(2, 500), (3, 500)]);
+    let there = route(&policy, &world, &ask("global", &keys), &map);
+    assert_eq!((there.reason, there.region), (Reason::Warm, "us-east"), "8,000 tokens for 79 ms");
+    let here = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!((here.reason, here.region), (Reason::Cold, "eu-west"));
+    assert!(here.replicas.iter().all(|r| *r < 2));
+}
+
+#[test]
+fn another_region_is_worth_it_only_when_it_saves_more_than_the_way() {
+    let (policy, world) = (policy(), world());
+    let short = keys(1, 10);
+    let map = held(&[(2, 10)]);
+    let near = route(&policy, &world, &ask("global", &short), &map);
+    assert_eq!(near.region, "eu-west", "60 ms of prefill are not worth 79 ms of network");
+    let long = keys(1, 20);
+    let map = held(&[(2, 20)]);
+    assert_eq!(route(&policy, &world, &ask("global", &long), &map).region, "us-east");
+}
+
+#[test]
+fn without_a_zone_a_request_is_refused_unless_configured() {
+    let (mut policy, world, keys) = (policy(), world(), keys(1, 4));
+    let nowhere = Ask { zone: None, ..ask("eu", &keys) };
+    let refused = refusal(&policy, &world, &nowhere);
+    assert_eq!((refused.status, refused.code), (403, "zone_missing"));
+    assert_eq!(refusal(&policy, &world, &ask("mars", &keys)).code, "zone_unknown");
+    policy.zone_source.default = Some("eu".into());
+    assert_eq!(route(&policy, &world, &nowhere, &held(&[])).zone, "eu");
+    let refused = refusal(&policy, &world, &ask("mars", &keys));
+    assert_eq!(refused.code, "zone_unknown", "a default is for none, not for a wrong one");
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&refused.body()).unwrap()["error"].is_object()
+    );
+}
+
+#[test]
+fn cold_prefixes_meet_and_spread() {
+    let (policy, world) = (policy(), world());
+    let mut seen = [0; 2];
+    for prefix in 0..200 {
+        let mut long = keys(prefix, 16);
+        let first = route(&policy, &world, &ask("eu", &long), &held(&[])).replicas[0];
+        long.extend(keys(prefix + 1000, 30));
+        let second = route(&policy, &world, &ask("eu", &long), &held(&[]));
+        assert_eq!((second.reason, second.replicas[0]), (Reason::Cold, first));
+        seen[first] += 1;
+    }
+    assert!(seen.iter().all(|n| (70..130).contains(n)), "{seen:?}");
+}
+
+#[test]
+fn a_full_replica_is_passed_over() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 10));
+    world.loads[0].in_flight = 30;
+    world.loads[0].running = 30;
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(0, 10)]));
+    assert_eq!((route.replicas[0], route.spilled), (1, true));
+}
+
+#[test]
+fn a_long_queue_outweighs_a_short_prefix() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 4));
+    world.loads[0].waiting = 3;
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(0, 4)]));
+    assert_eq!((route.replicas[0], route.reason), (1, Reason::Cold));
+}
+
+#[test]
+fn a_stale_map_is_not_asked() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    world.fresh = false;
+    let map = held(&[(0, 100), (1, 100)]);
+    let stale = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!((stale.reason, stale.degrade), (Reason::Ring, Some(Degrade::StaleMap)));
+    assert_eq!(stale.cached_tokens, 0);
+    let place = stale.replicas[0];
+    world.fresh = true;
+    let ring = route(&policy, &world, &ask("eu", &keys), &held(&[]));
+    assert_eq!(place, ring.replicas[0], "the same ring as for cold prefixes");
+}
+
+#[test]
+fn health() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    world.replicas[0].state = ReplicaState::Down;
+    let map = held(&[(0, 100)]);
+    let other = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!((other.replicas.as_slice(), other.reason), ([1].as_slice(), Reason::Cold));
+    world.replicas[1].state = ReplicaState::Draining;
+    let refused = refusal(&policy, &world, &ask("eu", &keys));
+    assert_eq!((refused.status, refused.retry_after), (503, Some(1)));
+    world.fresh = false;
+    let tried = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!(tried.replicas, [0], "a stale word that it is down is not believed");
+    world.fresh = true;
+    world.replicas[0].state = ReplicaState::Suspect;
+    let suspect = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!((suspect.replicas.as_slice(), suspect.cached_tokens), ([0].as_slice(), 0));
+}
+
+#[test]
+fn what_is_not_known_degrades() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    let map = held(&[(0, 100)]);
+    let other = Ask { model: Some("gpt-9"), ..ask("eu", &keys) };
+    let unknown = route(&policy, &world, &other, &map);
+    assert_eq!((unknown.reason, unknown.degrade), (Reason::Ring, Some(Degrade::UnknownModel)));
+    let bad = Ask { degrade: Some(Degrade::BadRequest), model: None, ..ask("eu", &[]) };
+    assert_eq!(route(&policy, &world, &bad, &map).degrade, Some(Degrade::BadRequest));
+    world.replicas.clear();
+    let unplaced = route(&policy, &world, &ask("eu", &keys), &map);
+    assert_eq!((unplaced.reason, unplaced.cluster), (Reason::Unplaced, "eu.demo-eu-west"));
+    assert!(unplaced.replicas.is_empty());
+}
+
+#[test]
+fn a_decision_explains_itself_in_one_line() {
+    let (policy, world, keys) = (policy(), world(), keys(1, 3));
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(1, 2)]));
+    assert_eq!(
+        route.explain(&world),
+        format!(
+            "zone=\"eu\", region=\"eu-west\", pool=\"demo-eu-west\", replica=\"10.0.0.1:8000\", \
+             reason=\"warm\", cached=32, prompt=53, blocks=3, holders=1, probes=1, \
+             prefill_ms=28.0, network_ms=1.0, queue_ms=0.0, last=\"{:?}\"",
+            keys[2]
+        )
+    );
+}
+
+#[test]
+fn ranks_of_one_endpoint_are_named_once() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    for rank in 0..2 {
+        world.replicas[rank].endpoint = "10.0.0.9:8000".into();
+        world.replicas[rank].rank = Some(rank as u32);
+    }
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(1, 100)]));
+    assert_eq!(route.replicas, [1]);
+}
+
+prop_compose! {
+    fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
+        -> Load {
+        Load { waiting, running, in_flight, kv_usage: kv }
+    }
+}
+
+proptest! {
+    /// Residency has no exception, whatever is held, loaded, down, stale or asked.
+    #[test]
+    fn nothing_leaves_its_zone(
+        loads in proptest::collection::vec(any_load(), 4),
+        blocks in proptest::collection::btree_map(0u16..4, 0u32..60, 0..4),
+        states in proptest::collection::vec(0u8..4, 4),
+        fresh in any::<bool>(),
+        model in proptest::option::of("demo|other"),
+        degraded in any::<bool>(),
+    ) {
+        let (policy, mut world, keys) = (policy(), world(), keys(3, 60));
+        world.loads = loads;
+        world.fresh = fresh;
+        for (replica, state) in world.replicas.iter_mut().zip(states) {
+            replica.state = [
+                ReplicaState::Ready, ReplicaState::Suspect, ReplicaState::Draining,
+                ReplicaState::Down,
+            ][usize::from(state)];
+        }
+        let asked = Ask {
+            model: model.as_deref(),
+            degrade: degraded.then_some(Degrade::BadRequest),
+            ..ask("eu", &keys)
+        };
+        let map = Held(blocks);
+        let outcome = decide(&policy, &world, &asked, &map);
+        prop_assert_eq!(&outcome, &decide(&policy, &world, &asked, &map), "deterministic");
+        if let Outcome::Route(route) = outcome {
+            prop_assert_eq!(route.region, "eu-west");
+            prop_assert_eq!(route.cluster, "eu.demo-eu-west");
+            prop_assert!(route.replicas.iter().all(|r| *r < 2), "{:?}", route.replicas);
+            let usable = |r: &usize| world.replicas[*r].state != ReplicaState::Draining;
+            prop_assert!(route.replicas.iter().all(usable));
+        } else {
+            let serves = |r: &Replica| matches!(
+                r.state, ReplicaState::Ready | ReplicaState::Suspect
+            );
+            prop_assert!(!world.replicas[..2].iter().any(serves), "refused though one could serve");
+        }
+    }
+
+    /// The first choice never stands above its bound while another stands below.
+    #[test]
+    fn no_replica_is_buried(
+        loads in proptest::collection::vec(any_load(), 4),
+        blocks in proptest::collection::btree_map(0u16..4, 0u32..60, 0..4),
+    ) {
+        let (policy, mut world, keys) = (policy(), world(), keys(3, 60));
+        world.loads = loads;
+        let route = route(&policy, &world, &ask("eu", &keys), &Held(blocks));
+        let busy = |i: usize| {
+            let load = &world.loads[i];
+            load.in_flight.max(load.waiting + load.running)
+        };
+        let bound = ring::bound(&policy.ring, u64::from(busy(0)) + u64::from(busy(1)), 2);
+        prop_assert!(busy(route.replicas[0]) < bound);
+    }
+}

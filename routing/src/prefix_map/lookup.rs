@@ -1,0 +1,94 @@
+//! The longest match of every replica at once.
+
+use super::{Layout, Store, bucket};
+use crate::fingerprint::Key;
+
+/// Most buckets that one search reads: a search is work on a proxy's worker thread.
+const MOST_PROBES: u32 = 96;
+
+/// How far one replica holds a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The replica.
+    pub slot: u16,
+    /// Blocks of 16 tokens from the start of the prompt.
+    pub blocks: u32,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// Replicas that hold at least the first block, by slot.
+    pub found: Vec<Match>,
+    /// Buckets read.
+    pub probes: u32,
+}
+
+impl Matches {
+    /// Blocks that the replica holds.
+    pub fn blocks(&self, slot: u16) -> u32 {
+        self.found
+            .binary_search_by_key(&slot, |m| m.slot)
+            .ok()
+            .and_then(|at| self.found.get(at))
+            .map_or(0, |m| m.blocks)
+    }
+}
+
+/// Something that can be asked who holds a prefix.
+pub trait Lookup {
+    /// The longest match of each replica for which `wanted(slot)`.
+    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches;
+}
+
+/// Searches the map: a binary search over the prompt's blocks that follows all replicas together
+/// and parts where they part. What can't be read counts as not held.
+pub fn find<S: Store>(
+    store: &S,
+    layout: Layout,
+    generation: u32,
+    keys: &[Key],
+    wanted: &dyn Fn(u16) -> bool,
+) -> Matches {
+    let mut probes = 0;
+    let mut holders = |block: usize| -> Vec<u16> {
+        let Some(key) = block.checked_sub(1).and_then(|at| keys.get(at)) else {
+            return Vec::new();
+        };
+        probes += 1;
+        let Ok(Some(bytes)) = store.get(layout.bucket(*key)) else { return Vec::new() };
+        let tag = bucket::tag(*key);
+        let entry = bucket::entries(&bytes, generation).find(|entry| entry.tag == tag);
+        let mut slots: Vec<u16> =
+            entry.map_or_else(Vec::new, |e| e.slots().filter(|slot| wanted(*slot)).collect());
+        slots.sort_unstable();
+        slots
+    };
+
+    let mut found = Vec::new();
+    let mut left = MOST_PROBES;
+    let first = holders(1);
+    // (blocks that all members hold, blocks that none of them exceeds, members, first look)
+    let mut open = vec![(1, keys.len(), first, true)];
+    while let Some((low, high, members, fresh)) = open.pop() {
+        if members.is_empty() {
+            continue;
+        }
+        if low >= high || left == 0 {
+            let blocks = low as u32;
+            found.extend(members.into_iter().map(|slot| Match { slot, blocks }));
+            continue;
+        }
+        left -= 1;
+        // A conversation that goes on holds all of its past: look at the end first.
+        let middle = if fresh { high } else { low.midpoint(high + 1) };
+        let at_middle = holders(middle);
+        let (with, without): (Vec<u16>, Vec<u16>) =
+            members.into_iter().partition(|slot| at_middle.binary_search(slot).is_ok());
+        open.push((low, middle - 1, without, false));
+        open.push((middle, high, with, false));
+    }
+    found.sort_unstable_by_key(|m| m.slot);
+    found.dedup_by_key(|m| m.slot);
+    Matches { found, probes }
+}

@@ -1,0 +1,35 @@
+//! Which replica holds which block: a fixed number of buckets in a key/value store.
+//!
+//! The store is Envoy's shared data: one lock, values copied, keys never removed. So a bucket is
+//! one value under one of a fixed set of keys, written by one service and read by every worker.
+//! Held prefixes are closed (whoever holds a block holds all before it), so that the longest match
+//! of every replica is found by binary search.
+
+mod bucket;
+mod lookup;
+mod writer;
+
+pub use bucket::Layout;
+pub use lookup::{Lookup, Match, Matches, find};
+pub use writer::{Applied, Writer};
+
+/// Where buckets lie.
+pub trait Store {
+    /// Why a bucket could not be read or written.
+    type Error;
+
+    /// The bucket's bytes; `None` if it was never written.
+    ///
+    /// # Errors
+    /// The store's own.
+    fn get(&self, bucket: u32) -> Result<Option<Vec<u8>>, Self::Error>;
+
+    /// Replaces the bucket.
+    ///
+    /// # Errors
+    /// The store's own.
+    fn set(&mut self, bucket: u32, value: &[u8]) -> Result<(), Self::Error>;
+}
+
+#[cfg(test)]
+mod tests;

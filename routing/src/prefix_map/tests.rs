@@ -1,0 +1,195 @@
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fingerprint::Key;
+
+#[derive(Default)]
+struct Memory {
+    buckets: BTreeMap<u32, Vec<u8>>,
+    reads: Cell<u32>,
+}
+
+impl Store for Memory {
+    type Error = std::convert::Infallible;
+
+    fn get(&self, bucket: u32) -> Result<Option<Vec<u8>>, Self::Error> {
+        self.reads.set(self.reads.get() + 1);
+        Ok(self.buckets.get(&bucket).cloned())
+    }
+
+    fn set(&mut self, bucket: u32, value: &[u8]) -> Result<(), Self::Error> {
+        self.buckets.insert(bucket, value.to_vec());
+        Ok(())
+    }
+}
+
+const LAYOUT: Layout = Layout { buckets: 64, bucket_bytes: 8 << 10 };
+
+/// Keys of one prompt, evenly spread as fingerprints are.
+fn prompt(name: u64, blocks: u64) -> Vec<Key> {
+    (0..blocks)
+        .map(|block| {
+            let hash = blake3::hash(&[name.to_le_bytes(), block.to_le_bytes()].concat());
+            Key(*hash.as_bytes().first_chunk().unwrap())
+        })
+        .collect()
+}
+
+fn bytes(keys: &[Key]) -> Vec<u8> {
+    keys.iter().flat_map(|key| key.0).collect()
+}
+
+fn hold(store: &mut Memory, generation: u32, slot: u16, keys: &[Key]) -> Applied {
+    let mut writer = Writer::new(LAYOUT, generation);
+    let Ok(()) = writer.change(store, slot, &[], &bytes(keys));
+    let Ok(applied) = writer.flush(store);
+    applied
+}
+
+fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
+    find(store, LAYOUT, 1, keys, &|_| true).found.iter().map(|m| (m.slot, m.blocks)).collect()
+}
+
+#[test]
+fn golden_bucket() {
+    let mut store = Memory::default();
+    let key = Key(*b"\x01\x02\x03\x04\x05\x06\x07\x08\x2a\0\0\0\0\0\0\0");
+    hold(&mut store, 7, 3, &[key]);
+    hold(&mut store, 7, 258, &[key]);
+    assert_eq!(LAYOUT.bucket(key), 42);
+    assert_eq!(
+        store.buckets[&42],
+        b"\x01\x07\0\0\0\x01\x02\x03\x04\x05\x06\x07\x08\x02\0\x03\0\x02\x01"
+    );
+}
+
+#[test]
+fn each_replica_matches_as_far_as_it_holds() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 512);
+    for (slot, blocks) in [(9, 512), (4, 1), (200, 300), (5, 301)] {
+        hold(&mut store, 1, slot, &keys[..blocks]);
+    }
+    assert_eq!(all(&store, &keys), [(4, 1), (5, 301), (9, 512), (200, 300)]);
+    assert_eq!(all(&store, &prompt(2, 512)), []);
+    assert_eq!(all(&store, &[]), []);
+    let only = find(&store, LAYOUT, 1, &keys, &|slot| slot == 200);
+    assert_eq!((only.blocks(200), only.blocks(9)), (300, 0));
+}
+
+#[test]
+fn a_search_is_logarithmic_and_bounded() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 8192);
+    hold(&mut store, 1, 1, &keys[..5000]);
+    let one = find(&store, LAYOUT, 1, &keys, &|_| true);
+    assert_eq!(one.blocks(1), 5000);
+    assert!(one.probes <= 15, "{} probes for 8192 blocks", one.probes);
+    for slot in 2..500 {
+        hold(&mut store, 1, slot, &keys[..usize::from(slot) * 16]);
+    }
+    store.reads.set(0);
+    let many = find(&store, LAYOUT, 1, &keys, &|_| true);
+    assert!(store.reads.get() <= 97);
+    for m in many.found.iter().filter(|m| m.slot > 1) {
+        assert!(m.blocks <= u32::from(m.slot) * 16, "more than slot {} holds", m.slot);
+    }
+}
+
+#[test]
+fn another_generation_is_void() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 8);
+    hold(&mut store, 1, 1, &keys);
+    assert_eq!(find(&store, LAYOUT, 2, &keys, &|_| true).found, []);
+    hold(&mut store, 2, 2, &keys[..1]);
+    let found = find(&store, LAYOUT, 2, &keys, &|_| true).found;
+    assert_eq!(found, [Match { slot: 2, blocks: 1 }]);
+}
+
+#[test]
+fn a_full_bucket_loses_its_oldest() {
+    let mut store = Memory::default();
+    let layout = Layout { buckets: 1, bucket_bytes: 5 + 12 * 4 };
+    let keys = prompt(1, 6);
+    let mut writer = Writer::new(layout, 1);
+    let Ok(()) = writer.change(&store, 1, &[], &bytes(&keys[..4]));
+    let Ok(()) = writer.change(&store, 1, &[], &bytes(&keys[..1]));
+    let Ok(()) = writer.change(&store, 1, &[], &bytes(&keys[4..]));
+    let Ok(applied) = writer.flush(&mut store);
+    assert_eq!(applied.evicted, 2);
+    let held: Vec<bool> = keys
+        .iter()
+        .map(|key| !find(&store, layout, 1, &[*key], &|_| true).found.is_empty())
+        .collect();
+    assert_eq!(held, [true, false, false, true, true, true], "1 was refreshed; 2 and 3 left");
+}
+
+#[test]
+fn a_sweep_frees_dead_slots_only() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 20);
+    hold(&mut store, 1, 1, &keys);
+    hold(&mut store, 1, 2, &keys[..10]);
+    let Ok(()) = Writer::new(LAYOUT, 1).sweep(&mut store, 0..64, |slot| slot != 1);
+    assert_eq!(all(&store, &keys), [(2, 10)]);
+    let entries: usize = store.buckets.values().map(|b| bucket::entries(b, 1).count()).sum();
+    assert_eq!(entries, 10);
+}
+
+#[test]
+fn a_held_block_costs_no_more_than_48_bytes() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 10_000);
+    hold(&mut store, 1, 1, &keys);
+    let total: usize = store.buckets.values().map(Vec::len).sum();
+    assert!(total <= 48 * 10_000, "{total}");
+}
+
+proptest! {
+    /// The map against plain sets: any closed holdings, in any order of growing and shrinking.
+    #[test]
+    fn the_map_says_what_was_told(
+        steps in proptest::collection::vec((0u16..6, 0u64..3, 0u32..40), 1..60),
+    ) {
+        let mut store = Memory::default();
+        let mut truth: BTreeMap<(u16, u64), u32> = BTreeMap::new();
+        for (slot, name, to) in steps {
+            let keys = prompt(name, 40);
+            let from = truth.insert((slot, name), to).unwrap_or(0);
+            let (from, to) = (from as usize, to as usize);
+            let mut writer = Writer::new(LAYOUT, 1);
+            let Ok(()) = if to < from {
+                writer.change(&store, slot, &bytes(&keys[to..from]), &[])
+            } else {
+                writer.change(&store, slot, &[], &bytes(&keys[from..to]))
+            };
+            let Ok(_) = writer.flush(&mut store);
+        }
+        for name in 0..3 {
+            let expected: Vec<(u16, u32)> = truth
+                .iter()
+                .filter(|((_, n), blocks)| *n == name && **blocks > 0)
+                .map(|((slot, _), blocks)| (*slot, *blocks))
+                .collect();
+            prop_assert_eq!(all(&store, &prompt(name, 40)), expected);
+        }
+    }
+
+    /// Whatever lies in shared data, a search neither fails nor invents replicas it can't have read.
+    #[test]
+    fn damaged_buckets_do_no_harm(garbage in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut store = Memory::default();
+        for bucket in 0..64 {
+            store.buckets.insert(bucket, garbage.clone());
+        }
+        let _ = all(&store, &prompt(1, 30));
+        hold(&mut store, 1, 5, &prompt(1, 3));
+        let slots: BTreeSet<u16> =
+            all(&store, &prompt(1, 30)).iter().map(|(slot, _)| *slot).collect();
+        prop_assert!(slots.contains(&5));
+    }
+}

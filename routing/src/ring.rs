@@ -1,0 +1,111 @@
+//! Consistent hashing with bounded loads.
+//!
+//! The ring is rendezvous hashing: each replica has a place per key, and the keys of a replica that
+//! leaves spread over the others while all other keys stay. A place depends on the replica's
+//! endpoint and rank, not on its slot, so that it outlives the replica's cache.
+
+use crate::policy::Ring;
+use crate::view::Replica;
+
+/// The replica's place for a key: the highest comes first.
+pub fn place(key: u128, replica: &Replica) -> u64 {
+    let mut hasher = Mix((key as u64) ^ ((key >> 64) as u64).rotate_left(32));
+    hasher.bytes(replica.endpoint.as_bytes());
+    hasher.word(replica.rank.map_or(0, |rank| u64::from(rank) + 1));
+    hasher.0
+}
+
+/// How many requests in flight fill a replica when `in_flight` are at all `replicas` together.
+pub fn bound(ring: &Ring, in_flight: u64, replicas: usize) -> u32 {
+    let mean = (in_flight + 1) as f64 / replicas.max(1) as f64;
+    let bound = (ring.load_factor * mean).ceil();
+    (bound as u32).max(ring.load_floor)
+}
+
+/// splitmix64's finaliser, word by word: places must be alike in every build and on every machine,
+/// which `std`'s hasher does not promise. Keys are BLAKE3 output, so that nobody can aim.
+struct Mix(u64);
+
+impl Mix {
+    fn word(&mut self, word: u64) {
+        let mut z = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        self.0 = z ^ (z >> 31);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        let mut last = [0; 8];
+        for (place, byte) in last.iter_mut().zip(rest) {
+            *place = *byte;
+        }
+        self.word(u64::from_le_bytes(last));
+        self.word(bytes.len() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::ReplicaState;
+
+    fn replica(n: usize) -> Replica {
+        Replica {
+            slot: n as u16,
+            endpoint: format!("10.0.0.{n}:8000"),
+            rank: None,
+            pool: "p".into(),
+            block_tokens: 16,
+            state: ReplicaState::Ready,
+        }
+    }
+
+    fn key(n: u32) -> u128 {
+        u128::from_le_bytes(blake3::hash(&n.to_le_bytes()).as_bytes()[..16].try_into().unwrap())
+    }
+
+    fn first(key: u128, replicas: &[Replica]) -> &str {
+        &replicas.iter().max_by_key(|r| place(key, r)).unwrap().endpoint
+    }
+
+    #[test]
+    fn golden_places() {
+        assert_eq!(place(1, &replica(1)), 0xcb7f_b02d_b259_0549);
+        assert_eq!(place(key(7), &Replica { rank: Some(3), ..replica(2) }), 0x4180_c7cc_b559_d6a6);
+    }
+
+    #[test]
+    fn keys_spread_evenly_and_move_only_when_they_must() {
+        let all: Vec<Replica> = (0..8).map(replica).collect();
+        let fewer: Vec<Replica> = all.iter().filter(|r| r.slot != 3).cloned().collect();
+        let mut counts = std::collections::BTreeMap::<&str, u32>::new();
+        for n in 0..8000 {
+            let place = first(key(n), &all);
+            *counts.entry(place).or_default() += 1;
+            if place != all[3].endpoint {
+                assert_eq!(first(key(n), &fewer), place);
+            }
+        }
+        assert_eq!(counts.len(), 8);
+        assert!(counts.values().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn ranks_and_slots() {
+        let a = replica(1);
+        assert_ne!(place(5, &a), place(5, &Replica { rank: Some(0), ..a.clone() }));
+        assert_eq!(place(5, &a), place(5, &Replica { slot: 99, ..a.clone() }), "a new cache");
+    }
+
+    #[test]
+    fn the_bound_follows_the_mean_above_its_floor() {
+        let ring = Ring { load_factor: 1.25, load_floor: 4, ..Ring::default() };
+        assert_eq!(bound(&ring, 0, 4), 4);
+        assert_eq!(bound(&ring, 399, 4), 125);
+        assert_eq!(bound(&ring, 10, 0), 14, "no replicas is no division by zero");
+    }
+}

@@ -1,0 +1,82 @@
+//! What is known of the world when a decision is taken.
+
+/// One place that a request can be sent to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Names the replica in the prefix map, for the life of its cache.
+    pub slot: u16,
+    /// `ip:port`, as Envoy knows the host.
+    pub endpoint: String,
+    /// Data-parallel rank behind that endpoint.
+    pub rank: Option<u32>,
+    /// The pool: a key of the policy's `pools`.
+    pub pool: String,
+    /// Tokens of one engine block; 0 while unknown.
+    pub block_tokens: u32,
+    /// Whether it may be used.
+    pub state: ReplicaState,
+}
+
+/// Whether a replica may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaState {
+    /// Takes requests.
+    Ready,
+    /// Takes requests; its events are missing, so its cache is not believed.
+    Suspect,
+    /// Finishes what it has.
+    Draining,
+    /// Does not answer.
+    Down,
+}
+
+/// How busy a replica is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Requests waiting at the engine.
+    pub waiting: u32,
+    /// Requests running at the engine.
+    pub running: u32,
+    /// Share of its KV cache in use, 0 to 1.
+    pub kv_usage: f32,
+    /// Requests that this gateway sent and that have not ended.
+    pub in_flight: u32,
+}
+
+/// A model that requests can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// The name that pools refer to.
+    pub name: String,
+    /// Names in requests that mean it.
+    pub served_names: Vec<String>,
+    /// Names in requests that mean a LoRA adapter on it.
+    pub adapters: Vec<String>,
+    /// The version that its prefixes are rooted in.
+    pub version: String,
+    /// Hash over tokenizer and chat template.
+    pub tokenizer_hash: [u8; 32],
+}
+
+impl Model {
+    /// The adapter that a request's model name stands for (empty: none); `None` if the name is not
+    /// this model's.
+    pub fn adapter<'a>(&self, requested: &'a str) -> Option<&'a str> {
+        if self.served_names.iter().any(|name| name == requested) {
+            Some("")
+        } else {
+            self.adapters.iter().any(|name| name == requested).then_some(requested)
+        }
+    }
+}
+
+/// Replicas and their loads, as of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// The replicas, in a stable order.
+    pub replicas: Vec<Replica>,
+    /// Their loads, in the same order.
+    pub loads: Vec<Load>,
+    /// Whether the prefix map (and the replicas' states) can be believed.
+    pub fresh: bool,
+}
