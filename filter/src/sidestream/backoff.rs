@@ -7,20 +7,20 @@ const MOST_MS: u64 = 2_000;
 
 /// Waits between attempts: doubling, capped, and spread so that gateways don't come back in step.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Backoff {
+pub(super) struct Backoff {
     failures: u32,
     due_ms: u64,
 }
 
 impl Backoff {
     /// Whether an attempt may be made.
-    pub fn due(&self, now_ms: u64) -> bool {
+    pub(super) fn due(&self, now_ms: u64) -> bool {
         // A clock that was set back must not keep the service from the relay for long.
         now_ms >= self.due_ms || self.due_ms - now_ms > MOST_MS
     }
 
     /// An attempt failed, or a stream ended. `noise` is any number; the clock's nanoseconds do.
-    pub fn failed(&mut self, now_ms: u64, noise: u64) {
+    pub(super) fn failed(&mut self, now_ms: u64, noise: u64) {
         let wait = (FIRST_MS << self.failures.min(8)).min(MOST_MS);
         self.failures = self.failures.saturating_add(1);
         // Nanosecond clocks often end in zeros: mix before the remainder is taken.
@@ -29,7 +29,7 @@ impl Backoff {
     }
 
     /// The stream proved itself: the next failure starts with the first wait again.
-    pub fn succeeded(&mut self) {
+    pub(super) fn succeeded(&mut self) {
         *self = Self::default();
     }
 }

@@ -4,11 +4,11 @@ use thiserror::Error;
 use warmpath_proto::v1::ArtefactChunk;
 
 /// Most bytes of one artefact: a VM's memory grows by it and never shrinks.
-pub const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// Why a piece was refused. What was collected of its artefact is dropped with it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum ChunkError {
+pub(super) enum ChunkError {
     /// The id is no hash.
     #[error("an artefact's id has {0} bytes; it must have 32")]
     Id(usize),
@@ -30,7 +30,7 @@ pub enum ChunkError {
 
 /// One artefact, piece by piece. A piece of another one drops what was collected.
 #[derive(Debug, Default)]
-pub struct Chunks {
+pub(super) struct Chunks {
     id: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -40,7 +40,7 @@ impl Chunks {
     ///
     /// # Errors
     /// [`ChunkError`]
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         piece: &ArtefactChunk,
     ) -> Result<Option<([u8; 32], Vec<u8>)>, ChunkError> {
@@ -52,7 +52,7 @@ impl Chunks {
     }
 
     /// Forgets what was collected.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 

@@ -20,7 +20,7 @@ const SWEEP_BUCKETS: u32 = 64;
 
 /// Why a stream is worth nothing any more.
 #[derive(Debug, Error)]
-pub enum Broken {
+pub(super) enum Broken {
     /// Something is missing.
     #[error(transparent)]
     Gap(#[from] Gap),
@@ -40,7 +40,7 @@ pub enum Broken {
 
 /// What a message did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub(super) struct Told {
     /// Changes to the map.
     pub applied: Applied,
     /// Changes left out because their slot is none.
@@ -51,7 +51,7 @@ pub struct Told {
 
 /// One Envoy's view of its relay.
 #[derive(Debug)]
-pub struct Follower<D> {
+pub(super) struct Follower<D> {
     data: D,
     layout: Layout,
     state: State,
@@ -70,7 +70,7 @@ pub struct Follower<D> {
 
 impl<D: Data> Follower<D> {
     /// Takes up what an earlier life of the service left in shared data: Envoy keeps it.
-    pub fn new(data: D, layout: Layout) -> Self {
+    pub(super) fn new(data: D, layout: Layout) -> Self {
         let read = |key| data.get(key).ok().flatten().unwrap_or_default();
         let state = State::decode(&read(shared::STATE)).unwrap_or_default();
         let artefacts = Artefacts::decode(read(shared::ARTEFACTS).as_slice()).unwrap_or_default();
@@ -92,17 +92,17 @@ impl<D: Data> Follower<D> {
     }
 
     /// The state as the workers will read it.
-    pub fn state(&self) -> &State {
+    pub(super) fn state(&self) -> &State {
         &self.state
     }
 
     /// Replicas that the relay knows.
-    pub fn replicas(&self) -> usize {
+    pub(super) fn replicas(&self) -> usize {
         self.live.len()
     }
 
     /// The first message of a new stream.
-    pub fn hello(&mut self, node: String) -> v1::Up {
+    pub(super) fn hello(&mut self, node: String) -> v1::Up {
         self.guard = Guard::default();
         self.chunks.clear();
         let artefacts = self.artefacts.at.iter().map(|at| at.id.clone()).collect();
@@ -113,12 +113,12 @@ impl<D: Data> Follower<D> {
     ///
     /// # Errors
     /// [`Broken`]: the map is marked stale, and the stream has to be given up.
-    pub fn receive(&mut self, bytes: &[u8], now_ms: u64) -> Result<Told, Broken> {
+    pub(super) fn receive(&mut self, bytes: &[u8], now_ms: u64) -> Result<Told, Broken> {
         self.try_receive(bytes, now_ms).inspect_err(|_| self.stale())
     }
 
     /// The stream is gone: what it filled is stale.
-    pub fn stale(&mut self) {
+    pub(super) fn stale(&mut self) {
         self.chunks.clear();
         // Whatever of a batch was not written yet belongs to a view that is gone.
         self.writer = Writer::new(self.layout, self.state.map_generation);
@@ -131,7 +131,7 @@ impl<D: Data> Follower<D> {
     ///
     /// # Errors
     /// The host's.
-    pub fn tick(&mut self) -> Result<(), HostError> {
+    pub(super) fn tick(&mut self) -> Result<(), HostError> {
         if self.unsaved {
             self.save()?;
         }
@@ -238,13 +238,12 @@ impl<D: Data> Follower<D> {
             (0..shared::ARTEFACT_PLACES)
                 .find(|place| artefacts.at.iter().all(|at| at.place != *place))
         };
-        let place = match free(&self.artefacts) {
-            Some(place) => place,
-            None => {
-                // No model asks for some of them any more.
-                self.artefacts.at.retain(|at| used(&at.id));
-                free(&self.artefacts).ok_or(Broken::Artefacts(shared::ARTEFACT_PLACES))?
-            }
+        let place = if let Some(place) = free(&self.artefacts) {
+            place
+        } else {
+            // No model asks for some of them any more.
+            self.artefacts.at.retain(|at| used(&at.id));
+            free(&self.artefacts).ok_or(Broken::Artefacts(shared::ARTEFACT_PLACES))?
         };
         self.data.set(&shared::artefact_key(place), bytes)?;
         self.artefacts.at.push(shared::ArtefactAt { id: id.to_vec(), place });

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Something is missing between two messages, or they belong to different views.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum Gap {
+pub(super) enum Gap {
     /// The epoch changed within a stream, or is 0.
     #[error("epoch {got:#x} on a stream of epoch {expected:#x}")]
     Epoch {
@@ -25,14 +25,14 @@ pub enum Gap {
 
 /// Watches one stream: the first message brings the epoch, sequences go up by one from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
+pub(super) struct Guard {
     epoch: u64,
     next: u64,
 }
 
 impl Guard {
     /// The stream's epoch; 0 before the first message.
-    pub fn epoch(&self) -> u64 {
+    pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
@@ -40,7 +40,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Gap`], after which the stream is worth nothing.
-    pub fn admit(&mut self, epoch: u64, sequence: u64) -> Result<(), Gap> {
+    pub(super) fn admit(&mut self, epoch: u64, sequence: u64) -> Result<(), Gap> {
         if self.next == 0 && self.epoch == 0 {
             self.epoch = epoch;
         }

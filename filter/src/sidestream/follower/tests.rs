@@ -1,6 +1,6 @@
-use warmpath_proto::v1::{ArtefactChunk, SnapshotBegin, SnapshotEnd};
 use warmpath_proto::v1::{
-    Beat, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
+    ArtefactChunk, Beat, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
+    SnapshotBegin, SnapshotEnd,
 };
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::{Matches, find};
@@ -27,7 +27,7 @@ impl Relay {
 }
 
 fn follower() -> Follower<Memory> {
-    Follower::new(Memory::default(), Layout { buckets: 64, bucket_bytes: 4096 })
+    Follower::new(Memory::default(), Layout { buckets: 256, bucket_bytes: 4096 })
 }
 
 fn keys(n: u8) -> Vec<Key> {
@@ -116,7 +116,7 @@ fn a_dead_slot_is_swept_out_by_and_by() {
     sync(&mut follower, &mut relay, &keys);
     follower.receive(&relay.down(replicas(&[4])), 1_000).unwrap();
     assert_eq!(found(&follower, &keys).blocks(3), 40);
-    for _ in 0..=64 / SWEEP_BUCKETS {
+    for _ in 0..=256 / SWEEP_BUCKETS {
         follower.tick().unwrap();
     }
     assert_eq!(found(&follower, &keys).found, []);
