@@ -1,0 +1,91 @@
+//! The quick start's ports, and free ones in their place.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+
+/// Ports as the quick start's files name them, mapped to those in use.
+#[derive(Clone, Debug)]
+pub struct Ports(BTreeMap<u16, u16>);
+
+/// Envoy's listener.
+const GATEWAY: u16 = 10000;
+/// Envoy's admin interface.
+const ADMIN: u16 = 9901;
+/// The relay's side-stream, and its admin interface.
+const RELAY: [u16; 2] = [18900, 18901];
+/// First port of the engines' HTTP, events and replay.
+const ENGINE: [u16; 3] = [18001, 18101, 18201];
+
+impl Ports {
+    /// The files' own ports.
+    pub fn fixed() -> Self {
+        Self(Self::all().map(|port| (port, port)).collect())
+    }
+
+    /// Free ports. Another process could take one before it is used; nothing here does.
+    ///
+    /// # Errors
+    /// None is free.
+    pub fn free() -> anyhow::Result<Self> {
+        // All are held until the last is known, so that no two are the same.
+        let held: Vec<(u16, TcpListener)> = Self::all()
+            .map(|port| Ok((port, TcpListener::bind("127.0.0.1:0")?)))
+            .collect::<anyhow::Result<_>>()?;
+        let local = |l: &TcpListener| -> anyhow::Result<u16> { Ok(l.local_addr()?.port()) };
+        held.iter().map(|(port, l)| Ok((*port, local(l)?))).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    /// The text with the quick start's ports replaced.
+    pub fn apply(&self, text: &str) -> String {
+        // The system's free ports lie above 32768, so that none of them is replaced again.
+        self.0.iter().fold(text.to_owned(), |text, (from, to)| {
+            replace_number(&text, &from.to_string(), &to.to_string())
+        })
+    }
+
+    /// Envoy's listener.
+    pub fn gateway(&self) -> u16 {
+        self.at(GATEWAY)
+    }
+
+    /// Envoy's admin interface.
+    pub fn admin(&self) -> u16 {
+        self.at(ADMIN)
+    }
+
+    /// The relay's admin interface.
+    pub fn relay_admin(&self) -> u16 {
+        self.at(RELAY[1])
+    }
+
+    /// HTTP, events and replay of an engine.
+    pub fn engine(&self, engine: u16) -> [u16; 3] {
+        ENGINE.map(|first| self.at(first + engine))
+    }
+
+    fn at(&self, port: u16) -> u16 {
+        self.0.get(&port).copied().unwrap_or(port)
+    }
+
+    fn all() -> impl Iterator<Item = u16> {
+        let engines = ENGINE.into_iter().flat_map(|first| first..first + 4);
+        [GATEWAY, ADMIN].into_iter().chain(RELAY).chain(engines)
+    }
+}
+
+/// Replaces a number where it stands alone.
+fn replace_number(text: &str, from: &str, to: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(from) {
+        let (before, after) = rest.split_at(at);
+        let after = after.get(from.len()..).unwrap_or_default();
+        let alone = !before.ends_with(|c: char| c.is_ascii_digit())
+            && !after.starts_with(|c: char| c.is_ascii_digit());
+        out.push_str(before);
+        out.push_str(if alone { to } else { from });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
