@@ -1,0 +1,335 @@
+//! The host, which is Envoy: the only module that calls it.
+//!
+//! Every call returns what went wrong as a [`HostError`]; nothing here panics.
+
+mod raw;
+
+use std::fmt;
+
+use proxy_wasm::{hostcalls, types};
+
+/// A call that the host refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostError {
+    /// What was called.
+    pub call: &'static str,
+    /// The status of the ABI that came back.
+    pub status: u32,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.status {
+            1 => "not found",
+            2 => "bad argument",
+            3 => "serialization failure",
+            4 => "parse failure",
+            5 => "bad expression",
+            6 => "invalid memory access",
+            7 => "empty",
+            8 => "CAS mismatch",
+            10 => "internal failure",
+            11 => "broken connection",
+            12 => "unimplemented",
+            _ => "unknown status",
+        };
+        write!(f, "Envoy answered {} with {name} ({})", self.call, self.status)
+    }
+}
+
+impl std::error::Error for HostError {}
+
+/// What a hostcall comes to.
+pub type Result<T> = std::result::Result<T, HostError>;
+
+const NOT_FOUND: u32 = types::Status::NotFound as u32;
+
+fn named<T>(call: &'static str, result: std::result::Result<T, u32>) -> Result<T> {
+    result.map_err(|status| HostError { call, status })
+}
+
+fn found<T>(call: &'static str, result: std::result::Result<Option<T>, u32>) -> Result<Option<T>> {
+    match result {
+        Err(NOT_FOUND) => Ok(None),
+        other => named(call, other),
+    }
+}
+
+/// Wall clock, in nanoseconds since 1970.
+///
+/// # Errors
+/// The host's.
+pub fn now_nanos() -> Result<u64> {
+    named("get_current_time", raw::now_nanos())
+}
+
+/// Wall clock, in milliseconds since 1970; 0 where the host has none.
+pub fn now_ms() -> u64 {
+    now_nanos().unwrap_or(0) / 1_000_000
+}
+
+/// Asks for ticks of the running root context.
+///
+/// # Errors
+/// The host's.
+pub fn set_tick_period(millis: u32) -> Result<()> {
+    named("set_tick_period", raw::set_tick_period(millis))
+}
+
+/// The plugin configuration; empty if there is none. Within `on_configure` only.
+///
+/// # Errors
+/// The host's.
+pub fn configuration() -> Result<Vec<u8>> {
+    let kind = types::BufferType::PluginConfiguration as u32;
+    found("get_buffer(configuration)", raw::buffer(kind, 0, usize::MAX))
+        .map(Option::unwrap_or_default)
+}
+
+/// The request body buffered so far, its first `most` bytes.
+///
+/// # Errors
+/// The host's.
+pub fn request_body(most: usize) -> Result<Vec<u8>> {
+    let kind = types::BufferType::HttpRequestBody as u32;
+    found("get_buffer(request body)", raw::buffer(kind, 0, most)).map(Option::unwrap_or_default)
+}
+
+/// Which message's headers.
+#[derive(Clone, Copy, Debug)]
+pub enum Headers {
+    /// The request's.
+    Request,
+    /// The response's.
+    Response,
+}
+
+impl Headers {
+    fn map(self) -> u32 {
+        match self {
+            Self::Request => types::MapType::HttpRequestHeaders as u32,
+            Self::Response => types::MapType::HttpResponseHeaders as u32,
+        }
+    }
+
+    /// A header's value. Several of one name come joined by commas, or as the first of them.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn get(self, name: &str) -> Result<Option<Vec<u8>>> {
+        let value = found("get_header", raw::header(self.map(), name.as_bytes()))?;
+        // Envoy says Ok to a header that is not there, with no bytes.
+        Ok(value.filter(|bytes| !bytes.is_empty()))
+    }
+
+    /// Sets a header in the place of all of that name.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn set(self, name: &str, value: &str) -> Result<()> {
+        named("set_header", raw::set_header(self.map(), name.as_bytes(), value.as_bytes()))
+    }
+
+    /// Removes all headers of the name; fine if there are none.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn remove(self, name: &str) -> Result<()> {
+        match raw::remove_header(self.map(), name.as_bytes()) {
+            Err(NOT_FOUND) => Ok(()),
+            other => named("remove_header", other),
+        }
+    }
+}
+
+/// A property of the stream or the node, as the host serialises it.
+///
+/// # Errors
+/// The host's.
+pub fn property(path: &[&str]) -> Result<Option<Vec<u8>>> {
+    found("get_property", raw::property(path.join("\0").as_bytes()))
+}
+
+/// Writes a property of the stream; Envoy's filter state has it as `wasm.<name>`.
+///
+/// # Errors
+/// The host's.
+pub fn set_property(name: &str, value: &str) -> Result<()> {
+    named("set_property", raw::set_property(name.as_bytes(), value.as_bytes()))
+}
+
+/// A value of shared data; `None` if it was never set.
+///
+/// # Errors
+/// The host's.
+pub fn shared(key: &[u8]) -> Result<Option<Vec<u8>>> {
+    found("get_shared_data", raw::shared(key))
+}
+
+/// Sets a value of shared data whatever it was.
+///
+/// # Errors
+/// The host's.
+pub fn set_shared(key: &[u8], value: &[u8]) -> Result<()> {
+    named("set_shared_data", raw::set_shared(key, value))
+}
+
+/// Answers the request in the upstream's place. `details` is for the access log.
+///
+/// # Errors
+/// The host's.
+pub fn respond(status: u32, details: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<()> {
+    let map = encode_map(headers);
+    named("send_local_response", raw::respond(status, details.as_bytes(), &map, body))
+}
+
+/// Envoy has chosen a route before the filter ran: makes it choose again.
+///
+/// # Errors
+/// The host's.
+pub fn clear_route_cache() -> Result<()> {
+    match raw::foreign(b"clear_route_cache") {
+        // Before Envoy had this function it cleared by itself when a header changed.
+        Err(NOT_FOUND) => Ok(()),
+        other => named("clear_route_cache", other),
+    }
+}
+
+/// Opens a gRPC stream; its token. From a tick only.
+///
+/// # Errors
+/// The host's; a cluster that isn't there is one.
+pub fn grpc_open(cluster: &str, service: &str, method: &str) -> Result<u32> {
+    // The SDK's own call, as it alone can register the token for callbacks. It panics on statuses
+    // other than Ok, ParseFailure and InternalFailure: Envoy gives these three only (grpcStream in
+    // source/extensions/common/wasm/context.cc), the rest would be a pointer out of memory.
+    hostcalls::open_grpc_stream(cluster, service, method, Vec::new())
+        .map_err(|status| HostError { call: "grpc_stream", status: status as u32 })
+}
+
+/// Sends a message on a stream that neither side has closed.
+///
+/// # Errors
+/// The host's.
+pub fn grpc_send(token: u32, message: &[u8]) -> Result<()> {
+    named("grpc_send", raw::grpc_send(token, message))
+}
+
+/// Resets a stream that neither side has closed. From a tick only: inside one of the stream's own
+/// callbacks it would pull the stream away under Envoy.
+///
+/// # Errors
+/// The host's.
+pub fn grpc_cancel(token: u32) -> Result<()> {
+    named("grpc_cancel", raw::grpc_cancel(token))
+}
+
+/// The gRPC message that is being received. Within its callback only.
+///
+/// # Errors
+/// The host's.
+pub fn grpc_message(size: usize) -> Result<Vec<u8>> {
+    let kind = types::BufferType::GrpcReceiveBuffer as u32;
+    found("get_buffer(gRPC)", raw::buffer(kind, 0, size)).map(Option::unwrap_or_default)
+}
+
+/// A metric of Envoy's, which never falls.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(Option<u32>);
+
+/// A metric of Envoy's, which is a value of now.
+#[derive(Clone, Copy, Debug)]
+pub struct Gauge(Option<u32>);
+
+/// A metric of Envoy's, which is a distribution.
+#[derive(Clone, Copy, Debug)]
+pub struct Histogram(Option<u32>);
+
+fn metric(kind: types::MetricType, name: &str) -> Option<u32> {
+    raw::define_metric(kind as u32, name.as_bytes())
+        .inspect_err(|status| log::warn!("no metric {name}: status {status}"))
+        .ok()
+}
+
+impl Counter {
+    /// Defines the metric; one that Envoy refuses counts nothing.
+    pub fn define(name: &str) -> Self {
+        Self(metric(types::MetricType::Counter, name))
+    }
+
+    /// Adds to it.
+    pub fn add(self, by: u64) {
+        if let Some(id) = self.0 {
+            // A metric is not worth failing for.
+            let _ = raw::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+impl Gauge {
+    /// Defines the metric; one that Envoy refuses shows nothing.
+    pub fn define(name: &str) -> Self {
+        Self(metric(types::MetricType::Gauge, name))
+    }
+
+    /// Sets it.
+    pub fn set(self, value: u64) {
+        if let Some(id) = self.0 {
+            let _ = raw::record_metric(id, value);
+        }
+    }
+}
+
+impl Histogram {
+    /// Defines the metric; one that Envoy refuses shows nothing.
+    pub fn define(name: &str) -> Self {
+        Self(metric(types::MetricType::Histogram, name))
+    }
+
+    /// Adds a value.
+    pub fn record(self, value: u64) {
+        if let Some(id) = self.0 {
+            let _ = raw::record_metric(id, value);
+        }
+    }
+}
+
+/// Headers as the ABI takes them: count, sizes, then zero-ended names and values.
+fn encode_map(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&(pairs.len() as u32).to_le_bytes());
+    for (name, value) in pairs {
+        bytes.extend_from_slice(&(name.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    }
+    for (name, value) in pairs {
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.push(0);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_laid_out_as_the_abi_says() {
+        assert_eq!(encode_map(&[]), [0; 4]);
+        assert_eq!(
+            encode_map(&[("a", "bc")]),
+            [1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, b'a', 0, b'b', b'c', 0]
+        );
+    }
+
+    #[test]
+    fn without_a_host_every_call_is_an_error_and_none_a_panic() {
+        let error = shared(b"key").unwrap_err();
+        assert_eq!(error, HostError { call: "get_shared_data", status: 12 });
+        assert_eq!(error.to_string(), "Envoy answered get_shared_data with unimplemented (12)");
+        assert_eq!(now_ms(), 0);
+        Counter::define("x").add(1);
+    }
+}

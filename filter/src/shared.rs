@@ -1,0 +1,140 @@
+//! What lies in Envoy's shared data, and under which keys.
+//!
+//! Keys can't be removed there, so all of them come from a fixed set, and a reused one is told
+//! apart by what its value says (generations, ids).
+
+use warmpath_routing::prefix_map::Store;
+
+use crate::host::{self, HostError};
+
+/// The `State` record, which says what all the rest is worth.
+pub const STATE: &[u8] = b"wp/s";
+/// `warmpath.sidestream.v1.Replicas`.
+pub const REPLICAS: &[u8] = b"wp/r";
+/// `warmpath.sidestream.v1.Loads`, all that are known.
+pub const LOADS: &[u8] = b"wp/l";
+/// `warmpath.sidestream.v1.Models`.
+pub const MODELS: &[u8] = b"wp/m";
+/// [`Artefacts`].
+pub const ARTEFACTS: &[u8] = b"wp/x";
+
+/// Most artefacts that lie in shared data at a time.
+pub const ARTEFACT_PLACES: u32 = 16;
+
+/// Where one artefact lies.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ArtefactAt {
+    /// BLAKE3 of the bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub id: Vec<u8>,
+    /// Place, below [`ARTEFACT_PLACES`].
+    #[prost(uint32, tag = "2")]
+    pub place: u32,
+}
+
+/// The artefacts that are there, whole.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Artefacts {
+    /// One per artefact.
+    #[prost(message, repeated, tag = "1")]
+    pub at: Vec<ArtefactAt>,
+}
+
+/// Key of the artefact at a place.
+pub fn artefact_key(place: u32) -> [u8; 6] {
+    let [high, low] = hex(place as u8);
+    [b'w', b'p', b'/', b'a', high, low]
+}
+
+/// Key of a bucket of the prefix map.
+pub fn bucket_key(bucket: u32) -> [u8; 12] {
+    let [[a, b], [c, d], [e, f], [g, h]] = bucket.to_be_bytes().map(hex);
+    [b'w', b'p', b'/', b'b', a, b, c, d, e, f, g, h]
+}
+
+fn hex(byte: u8) -> [u8; 2] {
+    [byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
+}
+
+/// Envoy's shared data, or something that stands in for it.
+pub trait Data {
+    /// A value; `None` if it was never set, or is empty.
+    ///
+    /// # Errors
+    /// The host's.
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, HostError>;
+
+    /// Replaces a value.
+    ///
+    /// # Errors
+    /// The host's.
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError>;
+}
+
+/// Envoy's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Envoy;
+
+impl Data for Envoy {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
+        host::shared(key)
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError> {
+        host::set_shared(key, value)
+    }
+}
+
+/// The prefix map in it.
+#[derive(Debug)]
+pub struct Map<D>(pub D);
+
+impl<D: Data> Store for Map<D> {
+    type Error = HostError;
+
+    fn get(&self, bucket: u32) -> Result<Option<Vec<u8>>, HostError> {
+        self.0.get(&bucket_key(bucket))
+    }
+
+    fn set(&mut self, bucket: u32, value: &[u8]) -> Result<(), HostError> {
+        self.0.set(&bucket_key(bucket), value)
+    }
+}
+
+impl<D: Data> Data for &mut D {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
+        (**self).get(key)
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError> {
+        (**self).set(key, value)
+    }
+}
+
+/// Shared data for tests.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Memory(pub(crate) std::collections::BTreeMap<Vec<u8>, Vec<u8>>);
+
+#[cfg(test)]
+impl Data for Memory {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
+        Ok(self.0.get(key).filter(|value| !value.is_empty()).cloned())
+    }
+
+    fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError> {
+        self.0.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_short_and_differ() {
+        assert_eq!(&bucket_key(0x0001_23ef), b"wp/b000123ef");
+        assert_eq!(&artefact_key(0x1a), b"wp/a1a");
+    }
+}

@@ -1,0 +1,68 @@
+# The toolchain for the filter's target. Source it after common.sh.
+# shellcheck shell=bash
+
+WASM_TARGET=wasm32-wasip1
+
+# The packages of the second way below.
+WASM_DEBIAN_PACKAGES=(rustc-web rust-web-src wasi-libc)
+
+wasm_rustup_has_target() {
+    have rustup && rustup target list --installed 2>/dev/null | grep -qx "$WASM_TARGET"
+}
+
+wasm_debian_ready() {
+    [ -x /usr/bin/rustc ] && [ -d /usr/lib/wasm32-wasi ] &&
+        [ -f "$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std/Cargo.toml" ]
+}
+
+# Sets up one of two ways and leaves in WASM_CARGO_ENV what cargo's environment needs, and in
+# WASM_CARGO_ARGS what its command line needs:
+#   1. rustup's own standard library for the target;
+#   2. where rustup can't fetch that, Debian's compiler and sources of the library, which cargo
+#      then builds itself (about a minute, once).
+# WASM_TOOLCHAIN=rustup or =debian insists on one of them.
+wasm_setup() {
+    WASM_CARGO_ENV=()
+    WASM_CARGO_ARGS=(--target "$WASM_TARGET")
+    have cargo || die "cargo not found" "install Rust: https://rustup.rs"
+    local way=${WASM_TOOLCHAIN:-}
+    if [ "$way" != debian ] && wasm_rustup_has_target; then
+        return
+    fi
+    if [ "$way" = rustup ] || { [ "$way" != debian ] && ! wasm_debian_ready; }; then
+        say "adding the target $WASM_TARGET (rustup)"
+        if have rustup && timeout 300 rustup target add "$WASM_TARGET" >&2; then
+            return
+        fi
+        [ "$way" != rustup ] || die "rustup could not add the target $WASM_TARGET"
+    fi
+    if ! wasm_debian_ready; then
+        note "rustup can't fetch it; Debian's compiler builds the standard library instead"
+        apt_install "${WASM_DEBIAN_PACKAGES[@]}"
+        wasm_debian_ready || die "the packages ${WASM_DEBIAN_PACKAGES[*]} are installed but incomplete" \
+            "expected /usr/bin/rustc, its library sources and /usr/lib/wasm32-wasi"
+    fi
+    local upper=WASM32_WASIP1
+    WASM_CARGO_ENV=(
+        "RUSTC=/usr/bin/rustc"
+        "RUSTC_BOOTSTRAP=1"
+        "CARGO_TARGET_${upper}_LINKER=$(wasm_linker)"
+        "CARGO_TARGET_${upper}_RUSTFLAGS=-L native=/usr/lib/wasm32-wasi"
+    )
+    WASM_CARGO_ARGS+=(-Zbuild-std=std,panic_abort)
+}
+
+# A linker that writes wasm: the one inside the rustup toolchain, or Debian's.
+wasm_linker() {
+    local lld
+    if have rustup; then
+        lld=$(find "$(rustup run stable rustc --print sysroot 2>/dev/null || rustc --print sysroot)/lib/rustlib" \
+            -path '*/bin/rust-lld' 2>/dev/null | head -n 1)
+        if [ -n "$lld" ]; then
+            echo "$lld"
+            return
+        fi
+    fi
+    have wasm-ld || apt_install lld
+    command -v wasm-ld || ls /usr/bin/wasm-ld-* 2>/dev/null | sort -V | tail -n 1
+}
