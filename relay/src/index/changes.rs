@@ -29,8 +29,10 @@ impl Changes {
     /// The entry to add to. Within one, what was lost comes first: a loss after a gain needs a new
     /// one.
     fn change(&mut self, slot: u32, held: bool) -> &mut BlockChange {
-        let fits =
-            self.list.last().is_some_and(|last| last.slot == slot && (held || last.held.is_empty()));
+        let fits = self
+            .list
+            .last()
+            .is_some_and(|last| last.slot == slot && (held || last.held.is_empty()));
         if !fits {
             self.list.push(BlockChange { slot, ..BlockChange::default() });
         }

@@ -65,8 +65,7 @@ impl Named {
         chain.push(tokens, |fingerprint| keys.push(fingerprint.key()));
         let fills = keys.pop().is_some();
         let aligned = chain.tokens() % warmpath_routing::fingerprint::BLOCK_TOKENS == 0;
-        let end =
-            if aligned { End::Aligned(chain.last()) } else { End::Within(Box::new(chain)) };
+        let end = if aligned { End::Aligned(chain.last()) } else { End::Within(Box::new(chain)) };
         Self { end, earlier: keys.into_boxed_slice(), fills }
     }
 

@@ -26,4 +26,3 @@ impl Slots {
         self.next = 0;
     }
 }
-

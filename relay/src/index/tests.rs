@@ -242,11 +242,8 @@ fn what_follows_an_image_has_no_name() {
 fn only_groups_that_a_hit_depends_on_count() {
     let all = keys("", "", &(0..64).collect::<Vec<_>>());
     let mut bench = Bench::new(Duplicates::Doubt);
-    let group = |group, kind| Stored {
-        group: Some(group),
-        kind,
-        ..stored(&[1, 2], None, 0..64, 32)
-    };
+    let group =
+        |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
     bench.store(group(0, Kind::Partial));
     bench.assert_holds(&[]);
     bench.store(group(1, Kind::Full));
@@ -271,8 +268,7 @@ fn a_copy_in_another_tier_keeps_the_block() {
     bench.store(Stored { medium: Medium::Other, ..copy });
     bench.apply(&removed(&[1]));
     bench.assert_holds(&all);
-    let gone =
-        Removed { hashes: vec![h(1)], medium: Medium::Cpu, ..Removed::default() };
+    let gone = Removed { hashes: vec![h(1)], medium: Medium::Cpu, ..Removed::default() };
     bench.apply(&Event::Removed(gone));
     bench.assert_holds(&[]);
     assert_eq!(bench.view.known_blocks(), 0);
@@ -347,8 +343,14 @@ impl Model {
 #[derive(Clone, Debug)]
 enum Step {
     /// A path through a tree of prefixes; blocks from..to of it are stored in one event.
-    Store { flavour: u64, path: Vec<u8>, from: usize },
-    Remove { pick: usize },
+    Store {
+        flavour: u64,
+        path: Vec<u8>,
+        from: usize,
+    },
+    Remove {
+        pick: usize,
+    },
     Clear,
 }
 

@@ -583,9 +583,9 @@ impl View {
             }
         }
         self.unlink(id);
-        let Some(first) = self.nodes.get_mut(parent).map(|parent| {
-            std::mem::replace(&mut parent.first_child, id)
-        }) else {
+        let Some(first) =
+            self.nodes.get_mut(parent).map(|parent| std::mem::replace(&mut parent.first_child, id))
+        else {
             return false;
         };
         if let Some(sibling) = self.nodes.get_mut(first) {
