@@ -1,6 +1,7 @@
-# The toolchain for the filter's target. Source it after common.sh.
+# The toolchain for wasm. Source it after common.sh; ROOT is the repository.
 # shellcheck shell=bash
 
+# The filter's target; tests of the pure crate set another.
 WASM_TARGET=wasm32-wasip1
 
 # The packages of the second way below.
@@ -15,13 +16,14 @@ wasm_debian_ready() {
         [ -f "$(/usr/bin/rustc --print sysroot)/lib/rustlib/src/rust/library/std/Cargo.toml" ]
 }
 
-# Sets up one of two ways and leaves in WASM_CARGO_ENV what cargo's environment needs, and in
+# wasm_setup [TARGET]: sets up one of two ways and leaves in WASM_CARGO_ENV what cargo's environment needs, and in
 # WASM_CARGO_ARGS what its command line needs:
 #   1. rustup's own standard library for the target;
 #   2. where rustup can't fetch that, Debian's compiler and sources of the library, which cargo
 #      then builds itself (about a minute, once).
 # WASM_TOOLCHAIN=rustup or =debian insists on one of them.
 wasm_setup() {
+    WASM_TARGET=${1:-$WASM_TARGET}
     WASM_CARGO_ENV=()
     WASM_CARGO_ARGS=(--target "$WASM_TARGET")
     have cargo || die "cargo not found" "install Rust: https://rustup.rs"
@@ -42,13 +44,16 @@ wasm_setup() {
         wasm_debian_ready || die "the packages ${WASM_DEBIAN_PACKAGES[*]} are installed but incomplete" \
             "expected /usr/bin/rustc, its library sources and /usr/lib/wasm32-wasi"
     fi
-    local upper=WASM32_WASIP1
+    local upper=${WASM_TARGET^^}
+    upper=${upper//-/_}
     WASM_CARGO_ENV=(
         "RUSTC=/usr/bin/rustc"
         "RUSTC_BOOTSTRAP=1"
         "CARGO_TARGET_${upper}_LINKER=$(wasm_linker)"
-        "CARGO_TARGET_${upper}_RUSTFLAGS=-L native=/usr/lib/wasm32-wasi"
     )
+    if [ "$WASM_TARGET" = wasm32-wasip1 ]; then
+        WASM_CARGO_ENV+=("CARGO_TARGET_${upper}_RUSTFLAGS=-L native=/usr/lib/wasm32-wasi")
+    fi
     WASM_CARGO_ARGS+=(-Zbuild-std=std,panic_abort)
 }
 
@@ -65,4 +70,24 @@ wasm_linker() {
     fi
     have wasm-ld || apt_install lld
     command -v wasm-ld || ls /usr/bin/wasm-ld-* 2>/dev/null | sort -V | tail -n 1
+}
+
+node_setup() {
+    have node || apt_install nodejs
+}
+
+# Prints the path of the runner of wasm-bindgen tests, of the very version that Cargo.lock names.
+wasm_test_runner() {
+    local version dir
+    version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/^version = "\(.*\)"$/\1/p}' "$ROOT/Cargo.lock")
+    [ -n "$version" ] || die "Cargo.lock names no wasm-bindgen"
+    dir=$ROOT/target/tools/wasm-bindgen-$version
+    if [ ! -x "$dir/bin/wasm-bindgen-test-runner" ]; then
+        say "building wasm-bindgen-test-runner $version (once, a few minutes)"
+        cargo install -q wasm-bindgen-cli --version "$version" --root "$dir" \
+            --target-dir "$ROOT/target/tools/build" --bin wasm-bindgen-test-runner >&2 ||
+            die "wasm-bindgen-cli $version could not be built"
+        rm -rf "$ROOT/target/tools/build"
+    fi
+    echo "$dir/bin/wasm-bindgen-test-runner"
 }

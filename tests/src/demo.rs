@@ -161,7 +161,7 @@ fn converse(stack: &Stack, conversation: &Conversation) -> anyhow::Result<bool> 
             verdict.as_ref().err().map_or("ok", String::as_str),
         );
         good &= verdict.is_ok();
-        home = answer.engine().to_owned();
+        answer.engine().clone_into(&mut home);
         let reply = answer.json()?.pointer("/choices/0/message/content").cloned();
         let reply = reply.unwrap_or(Value::String(String::new()));
         messages.push(json!({"role": "assistant", "content": reply}));

@@ -35,6 +35,8 @@ pub struct Options {
     pub model: PathBuf,
     /// Flags for every engine.
     pub engine_flags: Vec<String>,
+    /// The relay's configuration instead of the quick start's.
+    pub relay_config: Option<String>,
     /// Changes to the relay's configuration: text to be found, and what takes its place.
     pub relay_edits: Vec<(String, String)>,
     /// The same for Envoy's.
@@ -54,6 +56,7 @@ impl Options {
             ports: Ports::free()?,
             model: repository().join("tests/fixtures/models/demo"),
             engine_flags: Vec::new(),
+            relay_config: None,
             relay_edits: Vec::new(),
             envoy_edits: Vec::new(),
             engines: true,
@@ -249,7 +252,10 @@ impl Stack {
 
     /// Puts one of the quick start's files into the stack's folder, ports and paths changed.
     fn write(&self, name: &str, edits: &[(String, String)]) -> anyhow::Result<PathBuf> {
-        let text = std::fs::read_to_string(repository().join("envoy").join(name))?;
+        let text = match &self.options.relay_config {
+            Some(text) if name.ends_with(".relay.yaml") => text.clone(),
+            _ => std::fs::read_to_string(repository().join("envoy").join(name))?,
+        };
         let mut text = self.options.ports.apply(&text);
         let model = self.options.model.canonicalize()?;
         let paths = [

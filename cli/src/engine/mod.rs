@@ -1,8 +1,193 @@
+//! `warmpath engine`: a SIMULATED engine that speaks vLLM's protocols.
+//!
+//! It stands in for GPUs only: tokenizer, prefix cache, KV events, metrics and API behave like
+//! vLLM's, the model's work is replaced by waiting, and its answers are filler text.
+
+mod args;
+mod cache;
+#[cfg(test)]
+mod cache_tests;
+mod event;
+#[cfg(test)]
+mod event_tests;
+mod filler;
+mod hash;
+mod http;
+mod metrics;
+mod publisher;
+#[cfg(test)]
+mod publisher_tests;
+mod rank;
+mod timing;
+mod tokens;
+
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-#[derive(clap::Args)]
-pub(crate) struct Args {}
+use anyhow::Context as _;
+use axum::serve::ListenerExt as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+pub(crate) use self::args::Args;
+use self::cache::Cache;
+use self::event::{Encoding, Form};
+use self::filler::Filler;
+use self::hash::Lora;
+use self::http::App;
+use self::publisher::{Config, Publisher};
+use self::rank::Rank;
+use self::timing::Timing;
+use self::tokens::Tokenizer;
+
+/// How long a stop waits for running requests.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs until SIGINT or SIGTERM.
+///
+/// # Errors
+/// Bad arguments, a model that can't be read, addresses that can't be bound.
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    args.check()?;
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("can't start the runtime")?
+        .block_on(serve(args))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let listener = TcpListener::bind((args.host.as_str(), args.port))
+        .await
+        .with_context(|| format!("can't listen on {}:{}", args.host, args.port))?;
+    let address = listener.local_addr().context("can't tell the own address")?.to_string();
+    let app = app(&args, address).await?;
+    announce(&args, &app);
+    let (stop, stopped) = tokio::sync::watch::channel(());
+    let mut on_stop = stopped.clone();
+    let server = axum::serve(
+        listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true);
+        }),
+        http::router(app),
+    )
+    .with_graceful_shutdown(async move {
+        let _ = on_stop.changed().await;
+    });
+    let server = tokio::spawn(server.into_future());
+    wait_for_signal().await?;
+    eprintln!("warmpath engine: stopping");
+    stop.send_replace(());
+    tokio::select! {
+        _ = tokio::time::timeout(GRACE, server) => {}
+        // A second signal doesn't wait.
+        _ = wait_for_signal() => {}
+    }
+    Ok(())
+}
+
+async fn wait_for_signal() -> anyhow::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("can't listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("can't listen for SIGTERM")?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+/// Loads the model and starts the ranks.
+async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
+    let tokenizer = Tokenizer::load(&args.model)
+        .with_context(|| format!("--model {}", args.model.display()))?;
+    let filler = Filler::new(&tokenizer);
+    let timing = Timing::new(
+        args.prefill_base_ms,
+        args.prefill_ms_per_token,
+        args.decode_ms_per_token,
+        args.speedup,
+    );
+    let encoding = Encoding { form: args.kv_events_format, hashes: args.kv_events_hashes };
+    let mut ranks = Vec::new();
+    let mut sources = serde_json::Map::new();
+    for number in (0..args.data_parallel_size).map(|n| n + args.data_parallel_rank) {
+        let publisher = match publisher_config(args, number)? {
+            Some(config) => {
+                sources.insert(number.to_string(), source(args, &config));
+                Some(Publisher::start(config).await?)
+            }
+            None => None,
+        };
+        let cache = Cache::new(args.block_size, args.num_gpu_blocks_override);
+        let seats = args.max_num_seqs;
+        ranks.push(Arc::new(Rank::new(number, cache, timing, seats, encoding, publisher)));
+    }
+    let loras = args.lora.iter().zip(1..);
+    Ok(Arc::new(App {
+        ranks,
+        tokenizer,
+        filler,
+        names: args.names()?,
+        loras: loras.map(|(name, id)| Lora { name: name.as_str().into(), id }).collect(),
+        root: args.model.display().to_string(),
+        block_size: args.block_size,
+        max_model_len: args.model_len(),
+        output_tokens: args.output_tokens,
+        version: match args.kv_events_format {
+            Form::Map => "0.32.0",
+            Form::Array => "0.23.0",
+        },
+        started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        address,
+        region: args.region.clone(),
+        event_sources: serde_json::Value::Object(sources),
+    }))
+}
+
+fn publisher_config(args: &Args, rank: u32) -> anyhow::Result<Option<Config>> {
+    let place = |endpoint: &str| {
+        let given = (!endpoint.is_empty()).then_some(endpoint);
+        given.map(|endpoint| publisher::offset_port(endpoint, rank)).transpose()
+    };
+    let Some(endpoint) = place(&args.kv_events_endpoint)? else { return Ok(None) };
+    Ok(Some(Config {
+        endpoint,
+        replay_endpoint: place(&args.kv_events_replay_endpoint)?,
+        topic: args.kv_events_topic.clone(),
+        form: args.kv_events_format,
+        buffer: args.kv_events_buffer_steps,
+    }))
+}
+
+/// What `/kv_event_sources` says of a rank, as vLLM 0.32.0 does.
+fn source(args: &Args, config: &Config) -> serde_json::Value {
+    serde_json::json!({
+        "enable_kv_cache_events": true,
+        "publisher": "zmq",
+        "endpoint": config.endpoint,
+        "replay_endpoint": config.replay_endpoint,
+        "buffer_steps": args.kv_events_buffer_steps,
+        "hwm": publisher::QUEUE,
+        "max_queue_size": publisher::QUEUE,
+        "topic": config.topic,
+    })
+}
+
+fn announce(args: &Args, app: &App) {
+    eprintln!(
+        "warmpath engine: SIMULATED engine, no model is run; answers are filler text\n\
+         warmpath engine: http://{} serves {} (vLLM {} protocols), {} blocks of {} tokens",
+        app.address,
+        app.names.join(", "),
+        app.version,
+        args.num_gpu_blocks_override,
+        args.block_size,
+    );
+    for (rank, source) in app.event_sources.as_object().into_iter().flatten() {
+        let at = |key: &str| source.get(key).and_then(|value| value.as_str()).unwrap_or("off");
+        let (events, replay) = (at("endpoint"), at("replay_endpoint"));
+        eprintln!("warmpath engine: rank {rank}: KV events at {events}, replay at {replay}");
+    }
 }

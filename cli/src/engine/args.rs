@@ -1,0 +1,143 @@
+//! The command line: vLLM's names where vLLM has the option.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+
+use super::event::{Form, HashForm};
+
+/// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests.
+///
+/// It tokenizes with the real tokenizer, keeps a real prefix cache, publishes vLLM's KV events and
+/// takes the time that a GPU would have taken. What it answers is filler text.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory with tokenizer.json and tokenizer_config.json
+    #[arg(long, value_name = "DIR")]
+    pub(super) model: PathBuf,
+    /// Name that requests use; repeatable [default: the directory's name]
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub(super) served_model_name: Vec<String>,
+    /// Adapter that requests can name as their model; repeatable
+    #[arg(long, value_name = "NAME")]
+    pub(super) lora: Vec<String>,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(super) host: String,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8000)]
+    pub(super) port: u16,
+    /// Told in the response header x-warmpath-engine-region
+    #[arg(long, value_name = "NAME")]
+    pub(super) region: Option<String>,
+
+    /// Tokens in a cache block
+    #[arg(long, value_name = "TOKENS", default_value_t = 16)]
+    pub(super) block_size: usize,
+    /// Blocks in the cache
+    #[arg(long, value_name = "BLOCKS", default_value_t = 4096)]
+    pub(super) num_gpu_blocks_override: usize,
+    /// Most tokens of prompt and answer [default: 32768, or what the cache holds]
+    #[arg(long, value_name = "TOKENS")]
+    pub(super) max_model_len: Option<usize>,
+    /// Requests that run at once; the others wait
+    #[arg(long, value_name = "REQUESTS", default_value_t = 256)]
+    pub(super) max_num_seqs: usize,
+    /// Data-parallel ranks in this process, each with a cache and event ports of its own
+    #[arg(long, value_name = "RANKS", default_value_t = 1)]
+    pub(super) data_parallel_size: u32,
+    /// Number of the first of them
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    pub(super) data_parallel_rank: u32,
+
+    /// Where to publish KV events: tcp://*:PORT binds, tcp://HOST:PORT connects; the rank is added
+    /// to the port; empty for none
+    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://*:5557")]
+    pub(super) kv_events_endpoint: String,
+    /// Where to replay past KV events on demand, bound like that; empty for none
+    #[arg(long, value_name = "ENDPOINT", default_value = "tcp://*:5558")]
+    pub(super) kv_events_replay_endpoint: String,
+    /// Topic frame of the events
+    #[arg(long, value_name = "TOPIC", default_value = "")]
+    pub(super) kv_events_topic: String,
+    /// Events as vLLM 0.32 (map) or 0.23 (array) writes them, replay framing too
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Map)]
+    pub(super) kv_events_format: Form,
+    /// Block hashes as 64-bit numbers or 32 bytes
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = HashForm::Int)]
+    pub(super) kv_events_hashes: HashForm,
+    /// Batches kept for replay
+    #[arg(long, value_name = "BATCHES", default_value_t = 10_000)]
+    pub(super) kv_events_buffer_steps: usize,
+
+    /// Milliseconds per prompt token that is not cached
+    #[arg(long, value_name = "MS", default_value_t = 0.36)]
+    pub(super) prefill_ms_per_token: f64,
+    /// Milliseconds before the first token, besides
+    #[arg(long, value_name = "MS", default_value_t = 60.0)]
+    pub(super) prefill_base_ms: f64,
+    /// Milliseconds per generated token
+    #[arg(long, value_name = "MS", default_value_t = 12.0)]
+    pub(super) decode_ms_per_token: f64,
+    /// Tokens of an answer that max_tokens doesn't cut
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    pub(super) output_tokens: usize,
+    /// Divides all times
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    pub(super) speedup: f64,
+}
+
+/// Limits of what is sensible to simulate.
+const BLOCK_SIZE: std::ops::RangeInclusive<usize> = 1..=4096;
+const BLOCKS: std::ops::RangeInclusive<usize> = 1..=1 << 24;
+const RANKS: std::ops::RangeInclusive<u32> = 1..=64;
+const MODEL_LEN: usize = 32_768;
+
+impl Args {
+    /// Says what is wrong with the values, by name.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        ensure!(BLOCK_SIZE.contains(&self.block_size), "--block-size must be in {BLOCK_SIZE:?}");
+        let blocks = self.num_gpu_blocks_override;
+        ensure!(BLOCKS.contains(&blocks), "--num-gpu-blocks-override must be in {BLOCKS:?}");
+        ensure!(
+            RANKS.contains(&self.data_parallel_size),
+            "--data-parallel-size must be in {RANKS:?}"
+        );
+        ensure!(self.max_num_seqs > 0, "--max-num-seqs must be at least 1");
+        ensure!(self.output_tokens > 0, "--output-tokens must be at least 1");
+        for (name, value) in [
+            ("--prefill-ms-per-token", self.prefill_ms_per_token),
+            ("--prefill-base-ms", self.prefill_base_ms),
+            ("--decode-ms-per-token", self.decode_ms_per_token),
+        ] {
+            ensure!((0.0..=1e6).contains(&value), "{name} must be between 0 and 1000000");
+        }
+        ensure!(self.speedup.is_finite() && self.speedup > 0.0, "--speedup must be above 0");
+        if let Some(len) = self.max_model_len {
+            let room = self.block_size * blocks;
+            ensure!(
+                (2..=room).contains(&len),
+                "--max-model-len must be between 2 and the {room} tokens that the cache holds"
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn model_len(&self) -> usize {
+        let room = self.block_size.saturating_mul(self.num_gpu_blocks_override);
+        self.max_model_len.unwrap_or(MODEL_LEN.min(room))
+    }
+
+    /// The names of the base model.
+    pub(super) fn names(&self) -> anyhow::Result<Vec<String>> {
+        if !self.served_model_name.is_empty() {
+            return Ok(self.served_model_name.clone());
+        }
+        let directory = self
+            .model
+            .canonicalize()
+            .with_context(|| format!("--model {}", self.model.display()))?;
+        let name = directory.file_name().context("--model names no directory")?;
+        Ok(vec![name.to_string_lossy().into_owned()])
+    }
+}

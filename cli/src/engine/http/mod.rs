@@ -1,0 +1,188 @@
+//! The HTTP side: vLLM's OpenAI server, as far as routers and their tests use it.
+
+mod error;
+mod generate;
+mod plan;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+
+use self::error::ApiError;
+use self::wire::{ModelCard, ModelList, TokenizeRequest, TokenizeResponse};
+use super::filler::Filler;
+use super::hash::Lora;
+use super::metrics;
+use super::rank::Rank;
+use super::tokens::Tokenizer;
+
+/// Largest body taken.
+const BODY_LIMIT: usize = 64 << 20;
+
+/// What `system_fingerprint` says: nobody should take these answers for a model's.
+const FINGERPRINT: &str = "warmpath-simulated";
+
+/// Everything that the handlers share.
+pub(crate) struct App {
+    pub(crate) ranks: Vec<Arc<Rank>>,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) filler: Filler,
+    /// The base model's names; never empty.
+    pub(crate) names: Vec<String>,
+    pub(crate) loras: Vec<Lora>,
+    /// What `/v1/models` gives as the model's root.
+    pub(crate) root: String,
+    pub(crate) block_size: usize,
+    /// Most tokens of prompt and answer together.
+    pub(crate) max_model_len: usize,
+    /// Length of an answer that `max_tokens` doesn't cut.
+    pub(crate) output_tokens: usize,
+    /// The vLLM version whose protocols are spoken.
+    pub(crate) version: &'static str,
+    /// Seconds since 1970.
+    pub(crate) started: u64,
+    /// This engine's own address.
+    pub(crate) address: String,
+    pub(crate) region: Option<String>,
+    pub(crate) event_sources: serde_json::Value,
+}
+
+impl App {
+    fn base_name(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
+    /// The adapter that a request's model name asks for; no name means the base model.
+    fn adapter(&self, model: Option<&str>) -> Result<Option<Lora>, ApiError> {
+        let Some(model) = model.filter(|model| !model.is_empty()) else { return Ok(None) };
+        if self.names.iter().any(|name| name == model) {
+            return Ok(None);
+        }
+        match self.loras.iter().find(|lora| &*lora.name == model) {
+            Some(lora) => Ok(Some(lora.clone())),
+            None => Err(ApiError::unknown_model(model)),
+        }
+    }
+}
+
+type Shared = State<Arc<App>>;
+
+/// The routes.
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(generate::chat))
+        .route("/v1/completions", post(generate::completions))
+        .route("/v1/models", get(models))
+        .route("/health", get(|| async { StatusCode::OK }))
+        .route("/ping", get(|| async { StatusCode::OK }).post(|| async { StatusCode::OK }))
+        .route("/metrics", get(metrics_page))
+        .route("/version", get(version))
+        .route("/load", get(load))
+        .route("/kv_event_sources", get(event_sources))
+        .route("/tokenize", post(tokenize))
+        .route("/reset_prefix_cache", post(reset))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, Json(serde_json::json!({"detail": "Not Found"})))
+        })
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), mark))
+        .with_state(app)
+}
+
+/// Says on every response that it is simulated, and by whom.
+async fn mark(State(app): Shared, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    headers.insert("x-warmpath-simulated", HeaderValue::from_static("true"));
+    let mut set = |name: &'static str, value: &str| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    set("x-warmpath-engine", &app.address);
+    if let Some(region) = &app.region {
+        set("x-warmpath-engine-region", region);
+    }
+    response
+}
+
+async fn models(State(app): Shared) -> Json<ModelList> {
+    let card = |id: &str, parent: Option<String>| ModelCard {
+        id: id.to_owned(),
+        object: "model",
+        created: app.started,
+        owned_by: FINGERPRINT,
+        root: if parent.is_some() { id.to_owned() } else { app.root.clone() },
+        max_model_len: parent.is_none().then_some(app.max_model_len),
+        parent,
+    };
+    let bases = app.names.iter().map(|name| card(name, None));
+    let loras = app.loras.iter().map(|lora| card(&lora.name, Some(app.base_name().to_owned())));
+    Json(ModelList { object: "list", data: bases.chain(loras).collect() })
+}
+
+async fn metrics_page(State(app): Shared) -> impl IntoResponse {
+    let page = metrics::page(&app.ranks, app.base_name(), app.block_size);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
+}
+
+async fn version(State(app): Shared) -> impl IntoResponse {
+    let version = format!("{}+warmpath.simulated", app.version);
+    Json(serde_json::json!({ "version": version, "simulated": true }))
+}
+
+async fn load(State(app): Shared) -> impl IntoResponse {
+    let load: usize = app.ranks.iter().map(|rank| rank.running() + rank.waiting()).sum();
+    Json(serde_json::json!({ "server_load": load }))
+}
+
+async fn event_sources(State(app): Shared) -> impl IntoResponse {
+    Json(app.event_sources.clone())
+}
+
+async fn reset(State(app): Shared) -> impl IntoResponse {
+    // Every rank is tried, also after one that can't.
+    let success = app.ranks.iter().fold(true, |success, rank| rank.reset() && success);
+    Json(serde_json::json!({ "success": success }))
+}
+
+async fn tokenize(State(app): Shared, body: Bytes) -> Result<Json<TokenizeResponse>, ApiError> {
+    let request: TokenizeRequest = plan::read_json(&body)?;
+    app.adapter(request.model.as_deref())?;
+    let max_model_len = app.max_model_len;
+    let tokens = match (request.prompt, request.messages) {
+        (Some(text), None) => plan::tokens(&app, move |tokenizer| tokenizer.text(&text)).await?,
+        (None, Some(_)) => plan::tokens(&app, move |tokenizer| tokenizer.chat(&body)).await?,
+        _ => {
+            let message = "give either `prompt` or `messages`".to_owned();
+            return Err(ApiError::bad(None, message));
+        }
+    };
+    Ok(Json(TokenizeResponse { count: tokens.len(), max_model_len, tokens, token_strs: () }))
+}
+
+/// The rank that serves a request: the one its header pins, or else the least busy one.
+fn choose_rank<'a>(app: &'a App, headers: &HeaderMap) -> Result<&'a Arc<Rank>, ApiError> {
+    const NAME: &str = "x-data-parallel-rank";
+    if let Some(value) = headers.get(NAME) {
+        let wanted = value.to_str().ok().and_then(|value| value.trim().parse::<u32>().ok());
+        return app.ranks.iter().find(|rank| Some(rank.number()) == wanted).ok_or_else(|| {
+            ApiError::bad(None, format!("{NAME}: no such data-parallel rank: {value:?}"))
+        });
+    }
+    app.ranks
+        .iter()
+        .min_by_key(|rank| rank.running() + rank.waiting())
+        .ok_or_else(|| ApiError::internal("no rank is running".to_owned()))
+}
