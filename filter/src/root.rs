@@ -25,7 +25,7 @@ enum Role {
 }
 
 impl Root {
-    fn configure(&self) -> Result<Role, String> {
+    fn configure() -> Result<Role, String> {
         let bytes = host::configuration().map_err(|error| error.to_string())?;
         match Config::parse(&bytes).map_err(|error| error.to_string())? {
             Config::SideStream(config) => Service::start(config)
@@ -56,7 +56,7 @@ impl RootContext for Root {
     // Envoy calls this in a throw-away VM too, to try the configuration: nothing may be written to
     // shared data, and no stream be opened, before the first tick.
     fn on_configure(&mut self, _size: usize) -> bool {
-        match self.configure() {
+        match Self::configure() {
             Ok(role) => {
                 self.role = role;
                 true

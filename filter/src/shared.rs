@@ -48,8 +48,12 @@ pub fn artefact_key(place: u32) -> [u8; 6] {
 
 /// Key of a bucket of the prefix map.
 pub fn bucket_key(bucket: u32) -> [u8; 12] {
-    let [[a, b], [c, d], [e, f], [g, h]] = bucket.to_be_bytes().map(hex);
-    [b'w', b'p', b'/', b'b', a, b, c, d, e, f, g, h]
+    let mut key = *b"wp/b00000000";
+    let digits = bucket.to_be_bytes().map(hex);
+    for (place, digit) in key.iter_mut().skip(4).zip(digits.as_flattened()) {
+        *place = *digit;
+    }
+    key
 }
 
 fn hex(byte: u8) -> [u8; 2] {

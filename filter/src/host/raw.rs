@@ -25,6 +25,7 @@ macro_rules! imports {
         }
         $(
             #[cfg(not(target_arch = "wasm32"))]
+            #[allow(clippy::too_many_arguments)]
             unsafe fn $name($(_: $type),*) -> Status {
                 UNIMPLEMENTED
             }
@@ -74,6 +75,7 @@ imports! {
 
 /// Takes over bytes that the host allocated through `proxy_on_memory_allocate`, which is a `Vec` of
 /// exactly that capacity.
+#[allow(clippy::same_length_and_capacity)]
 unsafe fn take(data: *mut u8, size: usize) -> Option<Vec<u8>> {
     // SAFETY: by the ABI a non-null pointer that comes with an Ok status is ours, made by the
     // SDK's allocator with this very size.

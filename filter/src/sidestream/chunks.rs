@@ -28,6 +28,9 @@ pub(super) enum ChunkError {
     Hash,
 }
 
+/// An artefact's id and bytes.
+pub(super) type Whole = ([u8; 32], Vec<u8>);
+
 /// One artefact, piece by piece. A piece of another one drops what was collected.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
@@ -40,10 +43,7 @@ impl Chunks {
     ///
     /// # Errors
     /// [`ChunkError`]
-    pub(super) fn take(
-        &mut self,
-        piece: &ArtefactChunk,
-    ) -> Result<Option<([u8; 32], Vec<u8>)>, ChunkError> {
+    pub(super) fn take(&mut self, piece: &ArtefactChunk) -> Result<Option<Whole>, ChunkError> {
         let result = self.add(piece);
         if !matches!(result, Ok(None)) {
             self.clear();
@@ -56,7 +56,7 @@ impl Chunks {
         *self = Self::default();
     }
 
-    fn add(&mut self, piece: &ArtefactChunk) -> Result<Option<([u8; 32], Vec<u8>)>, ChunkError> {
+    fn add(&mut self, piece: &ArtefactChunk) -> Result<Option<Whole>, ChunkError> {
         let id: [u8; 32] =
             piece.id.as_slice().try_into().map_err(|_| ChunkError::Id(piece.id.len()))?;
         if piece.total > MOST_BYTES {

@@ -1,0 +1,207 @@
+//! One request and its response.
+
+use std::rc::Rc;
+
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use warmpath_routing::decision::Refusal;
+
+use super::Router;
+use super::dispatch::{Asked, Body, Decided, Told};
+use crate::host::{self, Headers};
+
+/// Names the Envoy cluster; the route's `cluster_header`.
+const CLUSTER: &str = "x-warmpath-cluster";
+/// Names the hosts; the cluster's `override_host`. Also what the Gateway API calls it.
+const ENDPOINT: &str = "x-gateway-destination-endpoint";
+/// Names the engine's data-parallel rank; vLLM's own.
+const RANK: &str = "x-data-parallel-rank";
+/// For Envoy's ring, where no host is named.
+const HASH: &str = "x-warmpath-hash";
+/// Tells the client why, if configured.
+const EXPLAIN: &str = "x-warmpath-explain";
+/// Filter state for the access log: `%FILTER_STATE(wasm.warmpath_decision:PLAIN)%`.
+const PROPERTY: &str = "warmpath_decision";
+
+/// Where the request is on its way through the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its body is awaited.
+    Reading,
+    /// It goes on, or was answered.
+    Done,
+}
+
+/// One request and its response.
+pub struct Exchange {
+    router: Rc<Router>,
+    stage: Stage,
+    zone: Option<String>,
+    path: String,
+    explain: String,
+    // In flight to this replica until this is dropped.
+    slot: Option<u16>,
+}
+
+impl Exchange {
+    /// A request that has just begun.
+    pub fn new(router: Rc<Router>) -> Self {
+        Self {
+            router,
+            stage: Stage::Reading,
+            zone: None,
+            path: String::new(),
+            explain: String::new(),
+            slot: None,
+        }
+    }
+
+    fn begin(&mut self) -> host::Result<bool> {
+        self.zone = Headers::Request.get(&self.router.zone_header)?.map(text);
+        let path = Headers::Request.get(":path")?.map(text).unwrap_or_default();
+        path.split(['?', '#']).next().unwrap_or_default().clone_into(&mut self.path);
+        let method = Headers::Request.get(":method")?.unwrap_or_default();
+        Ok(method == b"POST" && self.router.knows_zone(self.zone.as_deref()))
+    }
+
+    fn decide(&mut self, body: Body<'_>) -> Action {
+        self.stage = Stage::Done;
+        let asked = Asked { zone: self.zone.as_deref(), path: &self.path, body };
+        let result = match self.router.decide(&asked) {
+            Some(Decided::Route(told)) => self.forward(&told),
+            Some(Decided::Refuse(refusal)) => self.refuse(&refusal),
+            None => self.fail("busy"),
+        };
+        result.unwrap_or_else(|error| {
+            log::error!("router: {error}");
+            // A request that Envoy was not told about must not go on: nothing would bind it to its
+            // zone. If even this fails, it stays where it is and times out.
+            self.fail("host").unwrap_or(Action::Pause)
+        })
+    }
+
+    fn forward(&mut self, told: &Told) -> host::Result<Action> {
+        // From here on it counts, whatever becomes of it.
+        self.slot = told.slot;
+        self.explain.clone_from(&told.explain);
+        // Set, never add, and remove what is not set: a client may have sent its own.
+        Headers::Request.set(CLUSTER, &told.cluster)?;
+        Headers::Request.set(HASH, &told.hash)?;
+        if told.endpoints.is_empty() {
+            Headers::Request.remove(ENDPOINT)?;
+        } else {
+            Headers::Request.set(ENDPOINT, &told.endpoints)?;
+        }
+        match told.rank {
+            Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
+            None => Headers::Request.remove(RANK)?,
+        }
+        host::clear_route_cache()?;
+        self.note();
+        Ok(Action::Continue)
+    }
+
+    fn refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
+        self.explain = format!("refused=\"{}\"", refusal.code);
+        self.note();
+        let details = format!("warmpath_{}", refusal.code);
+        let retry_after = refusal.retry_after.map(|seconds| seconds.to_string());
+        let mut headers = vec![("content-type", "application/json")];
+        if let Some(seconds) = &retry_after {
+            headers.push(("retry-after", seconds));
+        }
+        host::respond(refusal.status.into(), &details, &headers, refusal.body().as_bytes())?;
+        Ok(Action::Pause)
+    }
+
+    fn fail(&mut self, why: &str) -> host::Result<Action> {
+        self.explain = format!("failed=\"{why}\"");
+        let body = br#"{"error":{"message":"The gateway could not route this request.","type":"server_error","param":null,"code":"unrouted"}}"#;
+        let headers = [("content-type", "application/json")];
+        host::respond(503, &format!("warmpath_failed_{why}"), &headers, body)?;
+        Ok(Action::Pause)
+    }
+
+    // For the access log. Not worth failing for.
+    fn note(&self) {
+        if let Err(error) = host::set_property(PROPERTY, &self.explain) {
+            log::debug!("router: {error}");
+        }
+    }
+
+    fn buffered(&self) -> Vec<u8> {
+        // One byte more than is looked into, to tell what is too large.
+        host::request_body(self.router.most_body.saturating_add(1)).unwrap_or_else(|error| {
+            log::error!("router: {error}");
+            Vec::new()
+        })
+    }
+
+    fn decide_on(&mut self, bytes: &[u8]) -> Action {
+        let body = if bytes.is_empty() {
+            Body::None
+        } else if bytes.len() > self.router.most_body {
+            Body::TooLarge(bytes)
+        } else {
+            Body::Whole(bytes)
+        };
+        self.decide(body)
+    }
+}
+
+impl Context for Exchange {}
+
+impl HttpContext for Exchange {
+    fn on_http_request_headers(&mut self, _headers: usize, end: bool) -> Action {
+        match self.begin() {
+            // Needs `allow_on_headers_stop_iteration`, or Envoy would hold back the body too.
+            Ok(true) if !end => Action::Pause,
+            Ok(_) => self.decide(Body::None),
+            Err(error) => {
+                log::error!("router: {error}");
+                self.stage = Stage::Done;
+                self.fail("host").unwrap_or(Action::Pause)
+            }
+        }
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
+        if self.stage == Stage::Done {
+            return Action::Continue;
+        }
+        if size <= self.router.most_body && !end {
+            return Action::Pause;
+        }
+        let bytes = self.buffered();
+        self.decide_on(&bytes)
+    }
+
+    fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
+        if self.stage == Stage::Done {
+            return Action::Continue;
+        }
+        let bytes = self.buffered();
+        self.decide_on(&bytes)
+    }
+
+    fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
+        if self.router.explain && !self.explain.is_empty() {
+            let _ = Headers::Response.set(EXPLAIN, &self.explain);
+        }
+        Action::Continue
+    }
+}
+
+impl Drop for Exchange {
+    // Envoy deletes every context exactly once, whatever became of its request.
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.router.landed(slot);
+        }
+    }
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}

@@ -1,0 +1,69 @@
+//! What the router counts. Envoy puts `wasmcustom.` before the names; the quick start's
+//! `stats_tags` make labels of their last parts.
+
+use warmpath_routing::decision::{Degrade, Reason, Refusal, Route};
+
+use crate::host::{Counter, Gauge, Histogram};
+
+/// Each defined once per root context.
+pub(super) struct Metrics {
+    reasons: Vec<(Reason, Counter)>,
+    degrades: Vec<(Degrade, Counter)>,
+    refusals: Vec<(&'static str, Counter)>,
+    spilled: Counter,
+    prompt_tokens: Counter,
+    expected_cached_tokens: Counter,
+    pub(super) host_errors: Counter,
+    pub(super) models_refused: Counter,
+    pub(super) map_fresh: Gauge,
+    pub(super) replicas: Gauge,
+    pub(super) models: Gauge,
+    pub(super) decide_us: Histogram,
+}
+
+impl Metrics {
+    pub(super) fn define() -> Self {
+        let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
+        let gauge = |name: &str| Gauge::define(&format!("warmpath.router.{name}"));
+        Self {
+            reasons: Reason::ALL
+                .map(|reason| (reason, counter(&format!("decision.{}", reason.name()))))
+                .into(),
+            degrades: Degrade::ALL
+                .map(|degrade| (degrade, counter(&format!("degrade.{}", degrade.name()))))
+                .into(),
+            refusals: Refusal::CODES.map(|code| (code, counter(&format!("refused.{code}")))).into(),
+            spilled: counter("spilled"),
+            prompt_tokens: counter("prompt_tokens"),
+            expected_cached_tokens: counter("expected_cached_tokens"),
+            host_errors: counter("host_errors"),
+            models_refused: counter("models_refused"),
+            map_fresh: gauge("map_fresh"),
+            replicas: gauge("replicas"),
+            models: gauge("models_loaded"),
+            decide_us: Histogram::define("warmpath.router.decide_us"),
+        }
+    }
+
+    pub(super) fn routed(&self, route: &Route<'_>) {
+        add_one(&self.reasons, &route.reason);
+        if let Some(degrade) = route.degrade {
+            add_one(&self.degrades, &degrade);
+        }
+        if route.spilled {
+            self.spilled.add(1);
+        }
+        self.prompt_tokens.add(u64::from(route.prompt_tokens));
+        self.expected_cached_tokens.add(u64::from(route.cached_tokens));
+    }
+
+    pub(super) fn refused(&self, refusal: &Refusal) {
+        add_one(&self.refusals, &refusal.code);
+    }
+}
+
+fn add_one<K: PartialEq>(counters: &[(K, Counter)], key: &K) {
+    if let Some((_, counter)) = counters.iter().find(|(known, _)| known == key) {
+        counter.add(1);
+    }
+}

@@ -1,0 +1,151 @@
+//! Reading prompts: the models that one VM has loaded.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use warmpath_routing::decision::Degrade;
+use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+
+use super::standin::{Api, Model, PromptError, Prompter, Request};
+use super::view::View;
+use crate::shared::{self, Data};
+
+/// What a body says.
+#[derive(Debug, Default)]
+pub(super) struct Read {
+    /// The model's name, as the request has it.
+    pub(super) model: Option<String>,
+    /// Keys of the prompt's blocks.
+    pub(super) keys: Vec<Key>,
+    /// Tokens of the prompt, as far as known.
+    pub(super) prompt_tokens: u32,
+    /// Why there are no keys.
+    pub(super) degrade: Option<Degrade>,
+}
+
+/// A loaded tokenizer and chat template, or the fact that it can't be.
+enum Slot {
+    Ready(Box<Prompter>),
+    Refused,
+}
+
+/// The models, by artefact. A VM has one of these, however often it is configured: a tokenizer
+/// takes tens of megabytes, and memory that a VM has taken it never gives back.
+#[derive(Default)]
+pub(super) struct Prompts {
+    slots: BTreeMap<[u8; 32], Slot>,
+}
+
+thread_local! {
+    static OF_THIS_VM: RefCell<Weak<RefCell<Prompts>>> = const { RefCell::new(Weak::new()) };
+}
+
+/// What loading came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    /// There was nothing left to load.
+    Nothing,
+    /// A model is ready.
+    Ready(String),
+    /// A model can't be used, and why.
+    Refused(String, String),
+}
+
+impl Prompts {
+    /// Those of this VM.
+    pub(super) fn of_this_vm() -> Rc<RefCell<Self>> {
+        OF_THIS_VM.with_borrow_mut(|weak| {
+            weak.upgrade().unwrap_or_else(|| {
+                let fresh = Rc::default();
+                *weak = Rc::downgrade(&fresh);
+                fresh
+            })
+        })
+    }
+
+    /// Models that are ready.
+    pub(super) fn ready(&self) -> usize {
+        self.slots.values().filter(|slot| matches!(slot, Slot::Ready(_))).count()
+    }
+
+    /// Loads one model that is known, whole and not loaded yet; forgets those that nobody knows
+    /// any more. At most one at a time: each stops this worker for as long as it takes.
+    pub(super) fn load_one(&mut self, view: &View, data: &impl Data, memo_bytes: usize) -> Loaded {
+        self.slots.retain(|id, _| view.models.iter().any(|known| known.artefact == Some(*id)));
+        let wanted = view.models.iter().find_map(|known| {
+            let id = known.artefact.filter(|id| !self.slots.contains_key(id))?;
+            Some((id, *view.artefacts.get(&id)?, known.model.name.clone()))
+        });
+        let Some((id, place, name)) = wanted else { return Loaded::Nothing };
+        let bytes = data.get(&shared::artefact_key(place)).ok().flatten().unwrap_or_default();
+        // The place may have been given to another artefact since the index was read.
+        if *blake3::hash(&bytes).as_bytes() != id {
+            return Loaded::Nothing;
+        }
+        match Model::load(&bytes) {
+            Ok(model) => {
+                let prompter = Prompter::new(model, memo_bytes);
+                self.slots.insert(id, Slot::Ready(Box::new(prompter)));
+                Loaded::Ready(name)
+            }
+            Err(error) => {
+                self.slots.insert(id, Slot::Refused);
+                Loaded::Refused(name, error.to_string())
+            }
+        }
+    }
+
+    /// Reads a body: model, prompt, fingerprints.
+    pub(super) fn read(
+        &mut self,
+        view: &View,
+        api: &Api,
+        body: &[u8],
+        limit_tokens: usize,
+        now_unix: u64,
+    ) -> Read {
+        let Ok(request) = Request::parse(api, body) else {
+            return Read { degrade: Some(Degrade::BadRequest), ..Read::guess(body) };
+        };
+        let name = request.model().map(str::to_owned);
+        let known = request.model().and_then(|name| view.model(name));
+        let guess = Read { model: name, ..Read::guess(body) };
+        // Of a model that nobody knows the decision says so itself.
+        let Some((known, adapter)) = known else { return guess };
+        let slot = known.artefact.and_then(|id| self.slots.get_mut(&id));
+        let Some(Slot::Ready(prompter)) = slot else {
+            return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
+        };
+        let scope = Scope {
+            model_version: &known.model.version,
+            tokenizer_hash: &known.model.tokenizer_hash,
+            adapter,
+            salt: request.cache_salt().unwrap_or_default(),
+        };
+        match prompter.prefix(&request, scope.root(), limit_tokens, now_unix) {
+            Ok(prefix) => Read {
+                keys: prefix.names.iter().map(Fingerprint::key).collect(),
+                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
+                ..guess
+            },
+            Err(error) => Read { degrade: Some(degrade_of(&error)), ..guess },
+        }
+    }
+}
+
+impl Read {
+    /// What a body of which only the length is known may come to.
+    pub(super) fn guess(body: &[u8]) -> Self {
+        const BYTES_PER_TOKEN: usize = 4;
+        let prompt_tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
+        Self { prompt_tokens, ..Self::default() }
+    }
+}
+
+fn degrade_of(error: &PromptError) -> Degrade {
+    match error.name() {
+        "unsupported_content" => Degrade::Unfollowable,
+        _ => Degrade::Template,
+    }
+}

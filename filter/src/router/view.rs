@@ -1,0 +1,177 @@
+//! One worker's view of the world: what shared data said when a tick last looked.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+use warmpath_proto::v1::{self, replica};
+use warmpath_routing::state::State;
+use warmpath_routing::view::{Load, Model, Replica, ReplicaState, World};
+
+use crate::host::HostError;
+use crate::shared::{self, Artefacts, Data};
+
+/// A model and what its prompts are read with.
+#[derive(Clone, Debug)]
+pub(super) struct KnownModel {
+    pub(super) model: Model,
+    /// BLAKE3 of the artefact; `None` where the model has none.
+    pub(super) artefact: Option<[u8; 32]>,
+}
+
+/// Replicas, loads and models, and what this worker itself has under way.
+#[derive(Debug, Default)]
+pub(super) struct View {
+    seen: Option<State>,
+    pub(super) world: World,
+    pub(super) models: Vec<KnownModel>,
+    /// Place in shared data, by artefact.
+    pub(super) artefacts: BTreeMap<[u8; 32], u32>,
+    in_flight: BTreeMap<u16, u32>,
+}
+
+impl View {
+    /// Reads again what has changed; says whether models or artefacts did.
+    ///
+    /// # Errors
+    /// The host's; what could not be read is tried again with the next tick.
+    pub(super) fn refresh(&mut self, data: &impl Data) -> Result<bool, HostError> {
+        let Some(state) = read_state(data)? else { return Ok(false) };
+        let seen = self.seen.unwrap_or_default();
+        let first = self.seen.is_none();
+        let replicas = first || state.replicas != seen.replicas || state.epoch != seen.epoch;
+        let models = first || state.models != seen.models || state.epoch != seen.epoch;
+        if replicas {
+            self.read_replicas(data)?;
+        }
+        if replicas || state.loads != seen.loads {
+            self.read_loads(data)?;
+        }
+        if models {
+            self.read_models(data)?;
+        }
+        // Only what was read whole counts as seen.
+        self.seen = Some(state);
+        Ok(models)
+    }
+
+    /// Asks the state record whether the prefix map can be believed by this view, and which
+    /// generation of it. For every request: one read of a few bytes.
+    pub(super) fn look(&mut self, data: &impl Data, now_ms: u64, limit_ms: u64) -> u32 {
+        let state = read_state(data).ok().flatten().unwrap_or_default();
+        // Slots mean something within an epoch only: the table must be of the map's.
+        let same = self.seen.is_some_and(|seen| seen.epoch == state.epoch);
+        self.world.fresh = same && state.fresh(now_ms, limit_ms);
+        state.map_generation
+    }
+
+    /// The model that a request's name stands for, and the adapter on it (empty: none).
+    pub(super) fn model<'a>(&self, requested: &'a str) -> Option<(&KnownModel, &'a str)> {
+        self.models.iter().find_map(|known| Some((known, known.model.adapter(requested)?)))
+    }
+
+    /// A request was sent to the replica.
+    pub(super) fn sent(&mut self, slot: u16) {
+        *self.in_flight.entry(slot).or_default() += 1;
+        self.show_in_flight(slot);
+    }
+
+    /// It has ended.
+    pub(super) fn landed(&mut self, slot: u16) {
+        if let Some(count) = self.in_flight.get_mut(&slot) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.in_flight.remove(&slot);
+            }
+        }
+        self.show_in_flight(slot);
+    }
+
+    fn show_in_flight(&mut self, slot: u16) {
+        let count = self.in_flight.get(&slot).copied().unwrap_or(0);
+        for (replica, load) in self.world.replicas.iter().zip(&mut self.world.loads) {
+            if replica.slot == slot {
+                load.in_flight = count;
+            }
+        }
+    }
+
+    fn read_replicas(&mut self, data: &impl Data) -> Result<(), HostError> {
+        let Some(table) = decode::<v1::Replicas>(data.get(shared::REPLICAS)?) else {
+            return Ok(());
+        };
+        self.world.replicas = table.replicas.into_iter().filter_map(to_replica).collect();
+        Ok(())
+    }
+
+    fn read_loads(&mut self, data: &impl Data) -> Result<(), HostError> {
+        let table = decode::<v1::Loads>(data.get(shared::LOADS)?).unwrap_or_default();
+        let told: BTreeMap<u32, &v1::Load> = table.loads.iter().map(|l| (l.slot, l)).collect();
+        let load = |replica: &Replica| {
+            let in_flight = self.in_flight.get(&replica.slot).copied().unwrap_or(0);
+            told.get(&u32::from(replica.slot)).map_or(
+                Load { in_flight, ..Load::default() },
+                |told| Load {
+                    waiting: told.waiting,
+                    running: told.running,
+                    kv_usage: told.kv_usage,
+                    in_flight,
+                },
+            )
+        };
+        self.world.loads = self.world.replicas.iter().map(load).collect();
+        Ok(())
+    }
+
+    fn read_models(&mut self, data: &impl Data) -> Result<(), HostError> {
+        let table = decode::<v1::Models>(data.get(shared::MODELS)?).unwrap_or_default();
+        let index = decode::<Artefacts>(data.get(shared::ARTEFACTS)?).unwrap_or_default();
+        self.models = table.models.into_iter().filter_map(to_model).collect();
+        self.artefacts = index
+            .at
+            .iter()
+            .filter_map(|at| Some((at.id.as_slice().try_into().ok()?, at.place)))
+            .collect();
+        Ok(())
+    }
+}
+
+fn read_state(data: &impl Data) -> Result<Option<State>, HostError> {
+    Ok(data.get(shared::STATE)?.and_then(|bytes| State::decode(&bytes)))
+}
+
+// Foreign bytes (of another version, say) count as nothing.
+fn decode<M: Message + Default>(bytes: Option<Vec<u8>>) -> Option<M> {
+    M::decode(bytes?.as_slice()).ok()
+}
+
+fn to_replica(replica: v1::Replica) -> Option<Replica> {
+    let state = match replica.state() {
+        replica::State::Ready => ReplicaState::Ready,
+        replica::State::Draining => ReplicaState::Draining,
+        replica::State::Down => ReplicaState::Down,
+        // What a newer relay may say and this filter doesn't know: served, but not believed.
+        replica::State::Suspect | replica::State::Unspecified => ReplicaState::Suspect,
+    };
+    Some(Replica {
+        slot: u16::try_from(replica.slot).ok()?,
+        endpoint: replica.endpoint,
+        rank: replica.rank,
+        pool: replica.pool,
+        block_tokens: replica.block_tokens,
+        state,
+    })
+}
+
+fn to_model(model: v1::Model) -> Option<KnownModel> {
+    Some(KnownModel {
+        artefact: model.artefact.as_slice().try_into().ok(),
+        model: Model {
+            name: model.name,
+            served_names: model.served_names,
+            adapters: model.adapters,
+            version: model.version,
+            // Without a hash no fingerprint is right.
+            tokenizer_hash: model.tokenizer_hash.as_slice().try_into().ok()?,
+        },
+    })
+}
