@@ -52,8 +52,8 @@ pub(crate) struct Publisher {
     buffer: Buffer,
     kept: usize,
     /// Where it listens; none where it connects.
-    pub(crate) bound: Option<Endpoint>,
-    pub(crate) replay_bound: Option<Endpoint>,
+    bound: Option<Endpoint>,
+    replay_bound: Option<Endpoint>,
 }
 
 impl Publisher {
@@ -91,6 +91,11 @@ impl Publisher {
             None => None,
         };
         Ok(Self { queue, buffer, kept: config.buffer, bound, replay_bound })
+    }
+
+    /// Where it listens, for events and for replays.
+    pub(crate) fn places(&self) -> (Option<&Endpoint>, Option<&Endpoint>) {
+        (self.bound.as_ref(), self.replay_bound.as_ref())
     }
 
     /// Sends a batch. Never waits: a full queue drops it, as a PUB socket does.
