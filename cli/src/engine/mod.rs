@@ -63,7 +63,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("can't listen on {}:{}", args.host, args.port))?;
     let address = listener.local_addr().context("can't tell the own address")?.to_string();
-    let app = app(&args, address).await?;
+    let tokenizer = Tokenizer::load(&args.model)
+        .with_context(|| format!("--model {}", args.model.display()))?;
+    let app = app(&args, tokenizer, address).await?;
     announce(&args, &app);
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut on_stop = stopped.clone();
@@ -98,10 +100,8 @@ async fn wait_for_signal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads the model and starts the ranks.
-async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
-    let tokenizer = Tokenizer::load(&args.model)
-        .with_context(|| format!("--model {}", args.model.display()))?;
+/// Starts the ranks.
+async fn app(args: &Args, tokenizer: Tokenizer, address: String) -> anyhow::Result<Arc<App>> {
     let filler = Filler::new(&tokenizer);
     let timing = Timing::new(
         args.prefill_base_ms,
@@ -115,8 +115,9 @@ async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
     for number in (0..args.data_parallel_size).map(|n| n + args.data_parallel_rank) {
         let publisher = match publisher_config(args, number)? {
             Some(config) => {
-                sources.insert(number.to_string(), source(args, &config));
-                Some(Publisher::start(config).await?)
+                let publisher = Publisher::start(config).await?;
+                sources.insert(number.to_string(), source(args, &publisher));
+                Some(publisher)
             }
             None => None,
         };
@@ -162,16 +163,17 @@ fn publisher_config(args: &Args, rank: u32) -> anyhow::Result<Option<Config>> {
 }
 
 /// What `/kv_event_sources` says of a rank, as vLLM 0.32.0 does.
-fn source(args: &Args, config: &Config) -> serde_json::Value {
+fn source(args: &Args, publisher: &Publisher) -> serde_json::Value {
+    let (endpoint, replay_endpoint) = publisher.endpoints();
     serde_json::json!({
         "enable_kv_cache_events": true,
         "publisher": "zmq",
-        "endpoint": config.endpoint,
-        "replay_endpoint": config.replay_endpoint,
+        "endpoint": endpoint,
+        "replay_endpoint": replay_endpoint,
         "buffer_steps": args.kv_events_buffer_steps,
         "hwm": publisher::QUEUE,
         "max_queue_size": publisher::QUEUE,
-        "topic": config.topic,
+        "topic": args.kv_events_topic,
     })
 }
 
