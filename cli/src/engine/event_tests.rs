@@ -1,11 +1,10 @@
 //! Events against bytes: golden ones, and captured frames of real engines where they are at hand.
 
-use std::io::Read as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::fmt::Write as _;
 
 use rmpv::Value;
 
+use super::captures::{bytes, lines};
 use super::event::{Encoding, Event, Form, HashForm};
 use super::hash::{BlockHash, Lora};
 
@@ -32,7 +31,10 @@ fn sample() -> Vec<Event> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    })
 }
 
 /// Written out with Python's msgpack from the fields of captured frames.
@@ -61,31 +63,8 @@ const ARRAY_BYTES: &str = "93cb3ff80000000000009391b0416c6c426c6f636b73436c65617
     00000000000000000000000000000000000000000000019407cd012cce00011170000201a3475055a26c6f92\
     92a26c6fa27431c000ae66756c6c5f617474656e74696f6ec003";
 
-/// The captures beside the repository, or where WARMPATH_SHARED says.
-fn captures() -> Option<PathBuf> {
-    let shared = match std::env::var_os("WARMPATH_SHARED") {
-        Some(path) => PathBuf::from(path),
-        None => PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")),
-    };
-    let captures = shared.join("engine-captures");
-    captures.is_dir().then_some(captures)
-}
-
-fn frames(path: &std::path::Path) -> Vec<serde_json::Value> {
-    let mut unzip = Command::new("gzip")
-        .arg("-dc")
-        .arg(path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("gzip reads the captures");
-    let mut text = String::new();
-    unzip.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert!(unzip.wait().unwrap().success());
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 /// A captured event, read into ours; None for fields that the simulated engine never writes.
-fn read(event: &Value) -> Option<Event> {
+pub(super) fn read(event: &Value) -> Option<Event> {
     let fields: Vec<(String, Value)> = match event {
         Value::Map(map) => {
             map.iter().map(|(key, value)| (key.as_str().unwrap().into(), value.clone())).collect()
@@ -148,23 +127,16 @@ fn read(event: &Value) -> Option<Event> {
 
 #[test]
 fn captured_frames_come_out_byte_by_byte() {
-    let Some(captures) = captures() else {
-        eprintln!("SKIPPED: no captures of real engines here (set WARMPATH_SHARED)");
-        return;
-    };
     for (name, form, hashes) in [
         ("llama31_default", Form::Map, HashForm::Int),
         ("qwen3_bytes_lora", Form::Map, HashForm::Bytes),
         ("vllm023_llama31_bs32", Form::Array, HashForm::Int),
     ] {
         let mut compared = 0;
-        for frame in frames(&captures.join(format!("{name}.frames.jsonl.gz"))) {
+        let Some(frames) = lines(&format!("{name}.frames")) else { return };
+        for frame in frames {
             let payload = frame["payload_hex"].as_str().unwrap();
-            let bytes: Vec<u8> = (0..payload.len())
-                .step_by(2)
-                .map(|at| u8::from_str_radix(&payload[at..at + 2], 16).unwrap())
-                .collect();
-            let batch = rmpv::decode::read_value(&mut bytes.as_slice()).unwrap();
+            let batch = rmpv::decode::read_value(&mut bytes(payload).as_slice()).unwrap();
             let events = batch[1].as_array().unwrap().iter().map(read).collect::<Option<Vec<_>>>();
             let Some(events) = events else { continue };
             let seconds = batch[0].as_f64().unwrap();
