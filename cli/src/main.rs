@@ -4,6 +4,7 @@
 mod engine;
 mod prompt;
 mod relay;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,8 @@ enum Command {
     Prompt(prompt::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
+    /// Run a recorded trace through the decision, with simulated engines and time
+    Simulate(simulate::Args),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(args),
         Command::Engine(args) => engine::run(args),
+        Command::Simulate(args) => simulate::run(args),
     };
     match result {
         Ok(code) => code,

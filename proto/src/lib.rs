@@ -5,6 +5,6 @@
 
 /// Messages and, with the feature `grpc`, service of `warmpath.sidestream.v1`.
 pub mod v1 {
-    #![allow(missing_docs, unreachable_pub, clippy::pedantic)]
+    #![allow(missing_docs, unreachable_pub, unused_qualifications, clippy::pedantic)]
     include!(concat!(env!("OUT_DIR"), "/warmpath.sidestream.v1.rs"));
 }

@@ -1,1 +1,20 @@
+//! The relay: engines' KV events and load in, the side-stream to Envoy out.
 #![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod artefact;
+pub mod config;
+pub mod counters;
+pub mod events;
+pub mod index;
+pub mod load;
+pub mod message;
+mod replay;
+mod run;
+pub mod sidestream;
+pub mod state;
+pub mod subscriber;
+pub mod zmtp;
+
+pub use config::{Config, ConfigError};
+pub use run::{RelayError, check, run, run_with};

@@ -27,7 +27,7 @@ impl Default for CostModel {
         Self {
             prefill_base_ms: 20.0,
             prefill_ms_per_1k_tokens: 380.0,
-            queued_ms: 50.0,
+            queued_ms: 200.0,
             running_ms: 2.0,
             tie_ms: 2.0,
         }

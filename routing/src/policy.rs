@@ -121,7 +121,7 @@ pub struct Ring {
 
 impl Default for Ring {
     fn default() -> Self {
-        Self { blocks: 16, load_factor: 1.25, load_floor: 4 }
+        Self { blocks: 16, load_factor: 1.25, load_floor: 8 }
     }
 }
 

@@ -1,0 +1,143 @@
+//! The admin endpoint, on loopback: `/healthz`, `/status` (JSON), `/metrics` (Prometheus text).
+
+use std::fmt::Write as _;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::message::{Message, Sender};
+use crate::state::{ReplicaSummary, Summary};
+
+/// Serves until `stop`.
+pub async fn serve(listener: TcpListener, state: Sender, stop: CancellationToken) {
+    let app = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics))
+        .with_state(state);
+    if let Err(error) =
+        axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await
+    {
+        warn!(%error, "the admin endpoint failed");
+    }
+}
+
+async fn summary(state: &Sender) -> Result<Summary, StatusCode> {
+    let (reply, answer) = oneshot::channel();
+    let gone = StatusCode::SERVICE_UNAVAILABLE;
+    state.send(Message::Summarize { reply }).await.map_err(|_| gone)?;
+    answer.await.map_err(|_| gone)
+}
+
+async fn status(State(state): State<Sender>) -> Result<Json<Summary>, StatusCode> {
+    summary(&state).await.map(Json)
+}
+
+async fn metrics(State(state): State<Sender>) -> Result<Response, StatusCode> {
+    let text = render(&summary(&state).await?);
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, text).into_response())
+}
+
+/// A metric of each replica.
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&ReplicaSummary) -> f64,
+}
+
+macro_rules! metrics {
+    ($($kind:ident $name:literal $help:literal $value:expr;)*) => {
+        [$(Metric { name: $name, kind: stringify!($kind), help: $help, value: $value }),*]
+    };
+}
+
+fn render(summary: &Summary) -> String {
+    let mut text = String::new();
+    let mut plain = |name: &str, kind: &str, help: &str, value: u64| {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+    };
+    plain("warmpath_relay_streams", "gauge", "Side-streams open.", summary.streams as u64);
+    plain(
+        "warmpath_relay_streams_opened_total",
+        "counter",
+        "Side-streams opened.",
+        summary.streams_opened,
+    );
+    plain(
+        "warmpath_relay_streams_too_slow_total",
+        "counter",
+        "Side-streams ended because they did not keep up.",
+        summary.streams_too_slow,
+    );
+    let list = metrics![
+        gauge "up" "Whether the replica may be sent requests." |r| f64::from(u8::from(r.state == "READY" || r.state == "SUSPECT"));
+        gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
+        gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;
+        gauge "known_engine_blocks" "Engine blocks remembered: held, waiting, or kept for what follows them." |r| r.known_engine_blocks as f64;
+        gauge "announced_prefixes" "Prefixes of 16 tokens each that are announced as held." |r| r.announced_prefixes as f64;
+        gauge "waiting_tokens" "Tokens of blocks whose parent is not known." |r| r.waiting_tokens as f64;
+        counter "batches_total" "Event batches taken." |r| r.batches as f64;
+        counter "connects_total" "Connections to the engine's publisher." |r| r.connects as f64;
+        counter "disconnects_total" "Connections that ended." |r| r.disconnects as f64;
+        counter "gaps_total" "Gaps in the engine's sequence." |r| r.gaps as f64;
+        counter "restarts_total" "Sequences that began anew." |r| r.restarts as f64;
+        counter "replays_total" "Replays asked for." |r| r.replays as f64;
+        counter "replays_failed_total" "Replays without an end." |r| r.replays_failed as f64;
+        counter "polls_failed_total" "Polls of the engine's API that failed." |r| r.polls_failed as f64;
+        counter "blocks_stored_total" "Engine blocks stored." |r| r.events.blocks_stored as f64;
+        counter "blocks_removed_total" "Engine blocks removed." |r| r.events.blocks_removed as f64;
+        counter "stores_repeated_total" "Stores taken for reports of what is held." |r| r.events.stores_repeated as f64;
+        counter "removals_unknown_total" "Removals of blocks that were not held." |r| r.events.removals_unknown as f64;
+        counter "blocks_nameless_total" "Blocks that fingerprints cannot name." |r| r.events.blocks_nameless as f64;
+        counter "waiting_dropped_total" "Blocks that waited too long for their parent." |r| r.events.waiting_dropped as f64;
+        counter "evicted_total" "Blocks forgotten because the view was full." |r| r.events.evicted as f64;
+        counter "events_other_group_total" "Events of KV cache groups that do not count." |r| r.events.other_group as f64;
+        counter "events_other_medium_total" "Events of tiers that do not count." |r| r.events.other_medium as f64;
+        counter "events_unknown_total" "Events of unknown kinds." |r| r.events.events_unknown as f64;
+        counter "events_unusable_total" "Events that contradict themselves." |r| r.events.events_unusable as f64;
+    ];
+    for Metric { name, kind, help, value } in list {
+        let name = format!("warmpath_relay_replica_{name}");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for replica in &summary.replicas {
+            let _ = writeln!(text, "{name}{{{}}} {}", labels(replica), value(replica));
+        }
+    }
+    for (name, help, values) in [
+        (
+            "frames_skipped_total",
+            "Frames skipped, by reason.",
+            (|r| &r.frames_skipped) as fn(&ReplicaSummary) -> &std::collections::BTreeMap<_, _>,
+        ),
+        ("view_cleared_total", "Views cleared, by reason.", |r| &r.view_cleared),
+    ] {
+        let name = format!("warmpath_relay_replica_{name}");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for replica in &summary.replicas {
+            for (reason, value) in values(replica) {
+                let _ = writeln!(text, "{name}{{{},reason=\"{reason}\"}} {value}", labels(replica));
+            }
+        }
+    }
+    text
+}
+
+fn labels(replica: &ReplicaSummary) -> String {
+    let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let rank = replica.rank.map(|rank| rank.to_string()).unwrap_or_default();
+    format!(
+        "endpoint=\"{}\",rank=\"{rank}\",pool=\"{}\",model=\"{}\"",
+        replica.endpoint,
+        escape(&replica.pool),
+        escape(&replica.model)
+    )
+}

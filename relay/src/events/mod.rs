@@ -1,0 +1,161 @@
+//! Engines' KV cache events, in one form whatever the engine and its version.
+//!
+//! vLLM: `vllm/distributed/kv_events.py`; SGLang: `sglang/srt/disaggregation/kv_events.py`. A batch
+//! is a msgpack array `[time, events, data-parallel rank]`. An event is an array (vLLM up to 0.23,
+//! SGLang up to 0.5.18) or a map with the key `type`. Fields came with time: missing ones and nils
+//! take their defaults, unknown ones are skipped.
+
+mod decode;
+mod reader;
+
+pub use decode::{DecodeError, decode};
+
+/// An engine's own name of one of its blocks.
+///
+/// Only equality matters here: an integer is kept as it is (signed ones by their two's complement,
+/// so that SGLang's and vLLM's ways to write the same 64 bits agree), bytes by 16 bytes of their
+/// BLAKE3, which can't be mistaken for an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EngineHash([u64; 2]);
+
+impl EngineHash {
+    /// A hash sent as an integer.
+    pub const fn from_int(value: u64) -> Self {
+        Self([0, value])
+    }
+
+    /// A hash sent as bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let hash = blake3::hash(bytes);
+        let mut words = [0; 2];
+        for (word, chunk) in words.iter_mut().zip(hash.as_bytes().chunks_exact(8)) {
+            *word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
+        }
+        let [high, low] = words;
+        // Never zero, which is where integers live.
+        Self([high | 1 << 63, low])
+    }
+}
+
+/// One published batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// Seconds since the Unix epoch, by the engine's clock.
+    pub time: f64,
+    /// The data-parallel rank that it comes from.
+    pub rank: Option<u32>,
+    /// In the order in which they happened.
+    pub events: Vec<Event>,
+}
+
+/// What happened to an engine's cache.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Blocks came into the cache.
+    Stored(Stored),
+    /// Physical copies of blocks left the cache.
+    Removed(Removed),
+    /// All of the cache is gone.
+    Cleared,
+    /// A kind of event that this version doesn't know; skipped.
+    Unknown,
+    /// A known kind that can't be used, with the reason. Leaving a store out is safe: what isn't
+    /// known to be held isn't claimed.
+    Unusable(&'static str),
+}
+
+/// Blocks that came into the cache, each the child of the one before it.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Stored {
+    /// The blocks, in order of the prompt.
+    pub hashes: Vec<EngineHash>,
+    /// The block before the first one; none where it begins the prompt.
+    pub parent: Option<EngineHash>,
+    /// `hashes.len() * block_size` token ids; or none, where the engine names blocks only (copies
+    /// into another tier).
+    pub tokens: Vec<u32>,
+    /// Tokens of one block, 1 or more.
+    pub block_size: u32,
+    /// An adapter is in play, by number (older engines give no name).
+    pub has_lora_id: bool,
+    /// The adapter's name.
+    pub lora_name: Option<String>,
+    /// Where the blocks are.
+    pub medium: Medium,
+    /// What else than tokens went into the blocks' hashes, one entry per block; empty where the
+    /// engine doesn't say.
+    pub extra_keys: Vec<ExtraKeys>,
+    /// The KV cache group, in models with several kinds of layers.
+    pub group: Option<u32>,
+    /// What the group's layers are.
+    pub kind: Kind,
+    /// SGLang's way to give the salt.
+    pub cache_salt: Option<String>,
+}
+
+/// Blocks of which one physical copy each left the cache.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Removed {
+    /// The blocks.
+    pub hashes: Vec<EngineHash>,
+    /// Where they were.
+    pub medium: Medium,
+    /// The KV cache group.
+    pub group: Option<u32>,
+}
+
+/// The extra keys of one block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExtraKeys {
+    /// Untagged strings: the salt on a prompt's first block, the adapter's name, or the identifiers
+    /// of images in older engines. Empty for none.
+    Texts(Vec<String>),
+    /// Something that isn't plain text, such as an image with its offset.
+    Other,
+}
+
+/// Where an engine keeps a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Medium {
+    /// The accelerator's memory ("GPU", on CPU engines too), also where the engine doesn't say.
+    #[default]
+    Gpu,
+    /// The host's memory ("CPU", "CPU_PINNED").
+    Cpu,
+    /// A local disk ("DISK").
+    Disk,
+    /// Anything else: a shared tier, which isn't this replica's own.
+    Other,
+}
+
+impl Medium {
+    fn from_name(name: &str) -> Self {
+        match name {
+            "GPU" => Self::Gpu,
+            "CPU" | "CPU_PINNED" | "CPU_TIER1" => Self::Cpu,
+            "DISK" | "CPU_TIER2" => Self::Disk,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The kind of a KV cache group's layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// The engine doesn't say.
+    #[default]
+    Unsaid,
+    /// Attention over the whole prefix: what a prefix hit depends on.
+    Full,
+    /// Sliding window, state space and others.
+    Partial,
+}
+
+impl Kind {
+    fn from_name(name: &str) -> Self {
+        match name {
+            "full_attention" | "mla_attention" | "sink_full_attention" => Self::Full,
+            _ => Self::Partial,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! One engine block in a replica's view, and the slab that holds them.
+
+use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
+
+use crate::events::{EngineHash, Medium};
+
+/// A node's place in the [`Slab`].
+pub(super) type Id = u32;
+
+/// No node.
+pub(super) const NONE: Id = u32::MAX;
+
+/// One engine block. Nodes form a forest: a node's children are the blocks that follow it.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) hash: EngineHash,
+    pub(super) parent: Id,
+    pub(super) first_child: Id,
+    pub(super) next_sibling: Id,
+    pub(super) previous_sibling: Id,
+    /// Neighbours in the order of the last store.
+    pub(super) older: Id,
+    pub(super) newer: Id,
+    /// Physical copies by tier: GPU, CPU, disk.
+    copies: [u16; 3],
+    /// Its keys are in the map: it and all before it are held and named.
+    pub(super) announced: bool,
+    pub(super) name: Name,
+}
+
+/// What is known of a block's place in prompts.
+#[derive(Debug)]
+pub(super) enum Name {
+    /// Its hash only: a parent or a copy whose own store was not seen.
+    Unknown,
+    /// Its tokens, but not yet what comes before them.
+    Waiting(Box<[u32]>),
+    /// All: where the chain stands at its end, and which fingerprints end in it.
+    Named(Named),
+    /// That something beside tokens (an image, say) goes into it, so it has no fingerprint.
+    Nameless,
+}
+
+#[derive(Debug)]
+pub(super) struct Named {
+    end: End,
+    /// Fingerprints that end in this block, but for the last one, which is `end`'s.
+    earlier: Box<[Key]>,
+    /// Whether any fingerprint ends in this block.
+    fills: bool,
+}
+
+#[derive(Debug)]
+enum End {
+    /// The chain ends at a fingerprint, as all do where 16 divides the block size.
+    Aligned(Fingerprint),
+    /// Tokens are left over for the next block.
+    Within(Box<Chain>),
+}
+
+impl Named {
+    /// The block of these tokens after `chain`.
+    pub(super) fn new(mut chain: Chain, tokens: &[u32]) -> Self {
+        let mut keys = Vec::with_capacity(tokens.len() / 16);
+        chain.push(tokens, |fingerprint| keys.push(fingerprint.key()));
+        let fills = keys.pop().is_some();
+        let aligned = chain.tokens() % warmpath_routing::fingerprint::BLOCK_TOKENS == 0;
+        let end = if aligned { End::Aligned(chain.last()) } else { End::Within(Box::new(chain)) };
+        Self { end, earlier: keys.into_boxed_slice(), fills }
+    }
+
+    /// The chain for a child to go on from.
+    pub(super) fn chain(&self) -> Chain {
+        match &self.end {
+            End::Aligned(last) => Chain::from_root(*last),
+            End::Within(chain) => **chain,
+        }
+    }
+
+    /// The fingerprints that end in this block, in order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let last = match &self.end {
+            End::Aligned(last) => last.key(),
+            End::Within(chain) => chain.last().key(),
+        };
+        self.earlier.iter().copied().chain(self.fills.then_some(last))
+    }
+}
+
+impl Node {
+    pub(super) fn new(hash: EngineHash) -> Self {
+        Self {
+            hash,
+            parent: NONE,
+            first_child: NONE,
+            next_sibling: NONE,
+            previous_sibling: NONE,
+            older: NONE,
+            newer: NONE,
+            copies: [0; 3],
+            announced: false,
+            name: Name::Unknown,
+        }
+    }
+
+    /// Whether the engine has the block in a tier of its own.
+    pub(super) fn held(&self) -> bool {
+        self.copies.iter().any(|&n| n > 0)
+    }
+
+    /// The count of a tier's copies; none for tiers that aren't the replica's own.
+    pub(super) fn copies(&mut self, medium: Medium) -> Option<&mut u16> {
+        let [gpu, cpu, disk] = &mut self.copies;
+        match medium {
+            Medium::Gpu => Some(gpu),
+            Medium::Cpu => Some(cpu),
+            Medium::Disk => Some(disk),
+            Medium::Other => None,
+        }
+    }
+
+    pub(super) fn forget_copies(&mut self) {
+        self.copies = [0; 3];
+    }
+}
+
+/// Nodes by a small number, places used again.
+#[derive(Debug, Default)]
+pub(super) struct Slab {
+    places: Vec<Option<Node>>,
+    free: Vec<Id>,
+}
+
+impl Slab {
+    pub(super) fn get(&self, id: Id) -> Option<&Node> {
+        self.places.get(id as usize)?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Node> {
+        self.places.get_mut(id as usize)?.as_mut()
+    }
+
+    pub(super) fn insert(&mut self, node: Node) -> Id {
+        while let Some(id) = self.free.pop() {
+            if let Some(place) = self.places.get_mut(id as usize) {
+                *place = Some(node);
+                return id;
+            }
+        }
+        self.places.push(Some(node));
+        self.places.len() as Id - 1
+    }
+
+    pub(super) fn remove(&mut self, id: Id) -> Option<Node> {
+        let node = self.places.get_mut(id as usize)?.take()?;
+        self.free.push(id);
+        Some(node)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}

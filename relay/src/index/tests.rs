@@ -1,0 +1,477 @@
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use warmpath_routing::fingerprint::{Chain, Key, Scope};
+
+use super::*;
+use crate::events::{EngineHash, Event, ExtraKeys, Kind, Medium, Removed, Stored};
+
+const TOKENIZER: [u8; 32] = [3; 32];
+
+fn scope() -> Arc<ModelScope> {
+    Arc::new(ModelScope { version: "1".into(), tokenizer_hash: TOKENIZER })
+}
+
+fn view(duplicates: Duplicates, limits: Limits) -> View {
+    View::new(scope(), duplicates, limits)
+}
+
+fn keys(adapter: &str, salt: &str, tokens: &[u32]) -> Vec<Key> {
+    let scope = Scope { model_version: "1", tokenizer_hash: &TOKENIZER, adapter, salt };
+    let mut keys = Vec::new();
+    Chain::new(&scope).push(tokens, |fingerprint| keys.push(fingerprint.key()));
+    keys
+}
+
+/// What a reader of the changes knows.
+#[derive(Default)]
+struct Reader(BTreeSet<[u8; 16]>);
+
+impl Reader {
+    fn read(&mut self, changes: &mut Changes) {
+        for change in changes.take().into_iter().flat_map(|blocks| blocks.changes) {
+            for key in change.lost.chunks_exact(16) {
+                assert!(self.0.remove(key), "lost what was not held");
+            }
+            for key in change.held.chunks_exact(16) {
+                assert!(self.0.insert(key.try_into().unwrap()), "held twice");
+            }
+        }
+    }
+
+    fn keys(&self) -> BTreeSet<Key> {
+        self.0.iter().map(|key| Key(*key)).collect()
+    }
+}
+
+fn h(i: u64) -> EngineHash {
+    EngineHash::from_int(i)
+}
+
+fn stored(hashes: &[u64], parent: Option<u64>, tokens: std::ops::Range<u32>, size: u32) -> Stored {
+    Stored {
+        hashes: hashes.iter().map(|&i| h(i)).collect(),
+        parent: parent.map(h),
+        tokens: tokens.collect(),
+        block_size: size,
+        ..Stored::default()
+    }
+}
+
+fn removed(hashes: &[u64]) -> Event {
+    Event::Removed(Removed { hashes: hashes.iter().map(|&i| h(i)).collect(), ..Removed::default() })
+}
+
+struct Bench {
+    view: View,
+    changes: Changes,
+    reader: Reader,
+}
+
+impl Bench {
+    fn new(duplicates: Duplicates) -> Self {
+        Self::with(duplicates, Limits::default())
+    }
+
+    fn with(duplicates: Duplicates, limits: Limits) -> Self {
+        Self {
+            view: view(duplicates, limits),
+            changes: Changes::default(),
+            reader: Reader::default(),
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        self.view.apply(event, 0, &mut self.changes);
+        if matches!(event, Event::Cleared) {
+            self.reader = Reader::default();
+        }
+        self.reader.read(&mut self.changes);
+        let view: BTreeSet<Key> = self.view.keys().collect();
+        assert_eq!(self.reader.keys(), view, "the changes tell what the view holds");
+    }
+
+    fn store(&mut self, stored: Stored) {
+        self.apply(&Event::Stored(stored));
+    }
+
+    fn assert_holds(&self, expected: &[Key]) {
+        assert_eq!(self.reader.keys(), expected.iter().copied().collect());
+    }
+}
+
+#[test]
+fn blocks_of_any_size_name_the_same_prefixes() {
+    let tokens: Vec<u32> = (0..2048).collect();
+    for size in [1, 2, 5, 8, 16, 24, 32, 33, 128, 256, 1000, 1024] {
+        let mut bench = Bench::new(Duplicates::Doubt);
+        let blocks = 2048 / size;
+        let hashes: Vec<u64> = (1..=u64::from(blocks)).collect();
+        // Half of them in a second event, so that a chain crosses events.
+        let (head, tail) = hashes.split_at(hashes.len() / 2);
+        let cut = head.len() as u32 * size;
+        bench.store(stored(head, None, 0..cut, size));
+        bench.store(stored(tail, head.last().copied(), cut..blocks * size, size));
+        let all = keys("", "", &tokens[..(blocks * size) as usize]);
+        bench.assert_holds(&all);
+        // The last block goes: what ends in it goes, what ends before stays.
+        bench.apply(&removed(&[u64::from(blocks)]));
+        bench.assert_holds(&all[..((blocks - 1) * size / 16) as usize]);
+    }
+}
+
+#[test]
+fn nothing_is_announced_before_its_chain_is_whole() {
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(stored(&[3], Some(2), 64..96, 32));
+    bench.store(stored(&[2], Some(1), 32..64, 32));
+    bench.assert_holds(&[]);
+    assert_eq!(bench.view.waiting_tokens(), 64);
+    bench.store(stored(&[1], None, 0..32, 32));
+    bench.assert_holds(&keys("", "", &(0..96).collect::<Vec<_>>()));
+    assert_eq!(bench.view.waiting_tokens(), 0);
+}
+
+#[test]
+fn a_hole_withdraws_what_follows_and_filling_it_brings_that_back() {
+    let all = keys("", "", &(0..96).collect::<Vec<_>>());
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(stored(&[1, 2, 3], None, 0..96, 32));
+    bench.apply(&removed(&[1]));
+    bench.assert_holds(&[]);
+    assert_eq!(bench.view.held_blocks(), 2);
+    bench.store(stored(&[1], None, 0..32, 32));
+    bench.assert_holds(&all);
+    bench.apply(&removed(&[2]));
+    bench.assert_holds(&all[..2]);
+    bench.apply(&removed(&[3]));
+    bench.apply(&removed(&[1]));
+    assert_eq!((bench.view.held_blocks(), bench.view.known_blocks()), (0, 0), "nothing leaks");
+}
+
+#[test]
+fn one_removal_of_two_copies_leaves_the_block() {
+    let all = keys("", "", &(0..64).collect::<Vec<_>>());
+    // A copy in the middle of a prompt is a copy in any case.
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(stored(&[1, 2], None, 0..64, 32));
+    bench.store(stored(&[2], Some(1), 32..64, 32));
+    bench.apply(&removed(&[2]));
+    bench.assert_holds(&all);
+    bench.apply(&removed(&[2]));
+    bench.assert_holds(&all[..2]);
+}
+
+#[test]
+fn a_repeated_store_from_the_start_counts_as_configured() {
+    let all = keys("", "", &(0..64).collect::<Vec<_>>());
+    for (duplicates, left) in [(Duplicates::Doubt, &all[..2]), (Duplicates::Count, &all[..])] {
+        let mut bench = Bench::new(duplicates);
+        bench.store(stored(&[1, 2], None, 0..64, 32));
+        bench.store(stored(&[1, 2], None, 0..64, 32));
+        bench.apply(&removed(&[2]));
+        bench.assert_holds(left);
+    }
+}
+
+#[test]
+fn one_fingerprint_by_two_engine_chains_is_held_until_both_are_gone() {
+    let all = keys("", "", &(0..32).collect::<Vec<_>>());
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(stored(&[1], None, 0..32, 32));
+    bench.store(stored(&[7, 8], None, 0..32, 16));
+    bench.apply(&removed(&[1]));
+    bench.assert_holds(&all);
+    bench.apply(&removed(&[8]));
+    bench.assert_holds(&all[..1]);
+    bench.apply(&removed(&[7]));
+    bench.assert_holds(&[]);
+}
+
+fn texts(list: &[&str]) -> ExtraKeys {
+    ExtraKeys::Texts(list.iter().map(|text| (*text).to_owned()).collect())
+}
+
+#[test]
+fn adapter_and_salt_make_the_scope() {
+    let tokens: Vec<u32> = (0..64).collect();
+    let base = stored(&[1, 2], None, 0..64, 32);
+    let cases = [
+        (None, None, vec![], Some(("", ""))),
+        (None, None, vec![texts(&[]), texts(&[])], Some(("", ""))),
+        (None, None, vec![texts(&["s"]), texts(&[])], Some(("", "s"))),
+        (Some("a"), None, vec![texts(&["a"]), texts(&["a"])], Some(("a", ""))),
+        (Some("a"), None, vec![texts(&["a", "s"]), texts(&["a"])], Some(("a", "s"))),
+        (Some("a"), None, vec![texts(&["a", "a"]), texts(&["a"])], Some(("a", "a"))),
+        (Some("a"), Some("s"), vec![], Some(("a", "s"))),
+        (None, None, vec![texts(&["s", "t"]), texts(&[])], None),
+        (None, None, vec![ExtraKeys::Other, texts(&[])], None),
+    ];
+    for (lora, salt, extra_keys, expected) in cases {
+        let mut bench = Bench::new(Duplicates::Doubt);
+        bench.store(Stored {
+            has_lora_id: lora.is_some(),
+            lora_name: lora.map(str::to_owned),
+            cache_salt: salt.map(str::to_owned),
+            extra_keys,
+            ..base.clone()
+        });
+        let expected =
+            expected.map_or_else(Vec::new, |(adapter, salt)| keys(adapter, salt, &tokens));
+        bench.assert_holds(&expected);
+    }
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(Stored { has_lora_id: true, ..base });
+    bench.assert_holds(&[]);
+}
+
+#[test]
+fn what_follows_an_image_has_no_name() {
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(Stored {
+        extra_keys: vec![texts(&[]), ExtraKeys::Other, texts(&[])],
+        ..stored(&[1, 2, 3], None, 0..96, 32)
+    });
+    bench.store(stored(&[4], Some(3), 96..128, 32));
+    bench.assert_holds(&keys("", "", &(0..32).collect::<Vec<_>>()));
+    assert_eq!(bench.view.seen().blocks_nameless, 3);
+}
+
+#[test]
+fn only_groups_that_a_hit_depends_on_count() {
+    let all = keys("", "", &(0..64).collect::<Vec<_>>());
+    let mut bench = Bench::new(Duplicates::Doubt);
+    let group =
+        |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
+    bench.store(group(0, Kind::Partial));
+    bench.assert_holds(&[]);
+    bench.store(group(1, Kind::Full));
+    bench.assert_holds(&all);
+    let gone = |group| {
+        Event::Removed(Removed { hashes: vec![h(2)], group: Some(group), ..Removed::default() })
+    };
+    bench.apply(&gone(0));
+    bench.assert_holds(&all);
+    bench.apply(&gone(1));
+    bench.assert_holds(&all[..2]);
+}
+
+#[test]
+fn a_copy_in_another_tier_keeps_the_block() {
+    let all = keys("", "", &(0..32).collect::<Vec<_>>());
+    let mut bench = Bench::new(Duplicates::Doubt);
+    bench.store(stored(&[1], None, 0..32, 32));
+    // Offloading names blocks only.
+    let copy = Stored { medium: Medium::Cpu, ..stored(&[1], None, 0..0, 32) };
+    bench.store(copy.clone());
+    bench.store(Stored { medium: Medium::Other, ..copy });
+    bench.apply(&removed(&[1]));
+    bench.assert_holds(&all);
+    let gone = Removed { hashes: vec![h(1)], medium: Medium::Cpu, ..Removed::default() };
+    bench.apply(&Event::Removed(gone));
+    bench.assert_holds(&[]);
+    assert_eq!(bench.view.known_blocks(), 0);
+}
+
+#[test]
+fn at_the_bound_the_oldest_leave_and_memory_stays() {
+    let limits = Limits { blocks: 1024, waiting_tokens: 640 };
+    let mut bench = Bench::with(Duplicates::Doubt, limits);
+    for prompt in 0..200u32 {
+        let first = u64::from(prompt) * 10 + 1;
+        let hashes: Vec<u64> = (first..first + 10).collect();
+        let start = prompt * 1000;
+        bench.store(stored(&hashes, None, start..start + 320, 32));
+        assert!(bench.view.known_blocks() <= 1024);
+    }
+    assert!(bench.view.seen().evicted >= 2000 - 1024);
+    let last: Vec<u32> = (199_000..199_320).collect();
+    assert!(keys("", "", &last).iter().all(|key| bench.view.holds(key)), "the newest stay");
+    let first: Vec<u32> = (0..320).collect();
+    assert!(!keys("", "", &first).iter().any(|key| bench.view.holds(key)), "the oldest left");
+
+    for orphan in 0..100u32 {
+        let id = 1_000_000 + u64::from(orphan) * 2;
+        bench.store(stored(&[id], Some(id + 1), 0..32, 32));
+        assert!(bench.view.waiting_tokens() <= 640);
+    }
+    assert_eq!(bench.view.seen().waiting_dropped, 80);
+}
+
+#[test]
+fn a_circle_of_parents_does_no_harm() {
+    let mut bench = Bench::with(Duplicates::Doubt, Limits { blocks: 1024, ..Limits::default() });
+    bench.store(stored(&[1], Some(1), 0..32, 32));
+    bench.store(stored(&[2], Some(3), 0..32, 32));
+    bench.store(stored(&[3], Some(2), 0..32, 32));
+    bench.store(stored(&[4, 4], Some(5), 0..64, 32));
+    bench.store(stored(&[5, 6, 5], Some(4), 0..96, 32));
+    for i in 0..2000 {
+        bench.store(stored(&[100 + i], None, 0..32, 32));
+    }
+    bench.apply(&removed(&[1, 2, 3, 4, 4, 5, 5, 6]));
+    assert!(bench.view.known_blocks() <= 1024);
+}
+
+/// An engine for the law: chains over few tokens, so that prefixes are shared often.
+#[derive(Default)]
+struct Model {
+    /// Hash → copies.
+    held: BTreeMap<u64, u32>,
+    /// Hash → parent and all tokens up to its end.
+    content: BTreeMap<u64, (Option<u64>, Vec<u32>)>,
+}
+
+impl Model {
+    fn expected(&self) -> BTreeSet<Key> {
+        let mut expected = BTreeSet::new();
+        'blocks: for &hash in self.held.keys() {
+            let mut at = Some(hash);
+            while let Some(hash) = at {
+                if !self.held.contains_key(&hash) {
+                    continue 'blocks;
+                }
+                at = self.content[&hash].0;
+            }
+            expected.extend(keys("", "", &self.content[&hash].1));
+        }
+        expected
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// A path through a tree of prefixes; blocks from..to of it are stored in one event.
+    Store {
+        flavour: u64,
+        path: Vec<u8>,
+        from: usize,
+    },
+    Remove {
+        pick: usize,
+    },
+    Clear,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0u64..2, prop::collection::vec(0u8..3, 1..6), 0usize..6)
+            .prop_map(|(flavour, path, from)| Step::Store { flavour, path, from }),
+        6 => any::<usize>().prop_map(|pick| Step::Remove { pick }),
+        1 => Just(Step::Clear),
+    ]
+}
+
+fn hash_of(flavour: u64, path: &[u8]) -> u64 {
+    path.iter().fold(flavour + 1, |hash, &step| hash * 4 + 1 + u64::from(step))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn what_is_announced_is_the_closed_set_of_what_is_held(
+        size in prop::sample::select(vec![1u32, 3, 8, 16, 20, 32, 48]),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut bench = Bench::new(Duplicates::Count);
+        let mut model = Model::default();
+        for step in steps {
+            match step {
+                Step::Store { flavour, path, from } => {
+                    let from = from.min(path.len() - 1);
+                    let tokens_of = |depth: usize| -> Vec<u32> {
+                        path[..depth]
+                            .iter()
+                            .enumerate()
+                            .flat_map(|(i, &step)| {
+                                // Flavours differ in their hashes only: the same tokens.
+                                (0..size).map(move |t| i as u32 * 1000 + u32::from(step) * 100 + t)
+                            })
+                            .collect()
+                    };
+                    let hashes: Vec<u64> =
+                        (from..path.len()).map(|i| hash_of(flavour, &path[..=i])).collect();
+                    let parent = (from > 0).then(|| hash_of(flavour, &path[..from]));
+                    for (i, &hash) in (from..).zip(&hashes) {
+                        let parent = (i > 0).then(|| hash_of(flavour, &path[..i]));
+                        model.content.insert(hash, (parent, tokens_of(i + 1)));
+                        *model.held.entry(hash).or_default() += 1;
+                    }
+                    bench.store(Stored {
+                        hashes: hashes.into_iter().map(h).collect(),
+                        parent: parent.map(h),
+                        tokens: tokens_of(path.len())[from * size as usize..].to_vec(),
+                        block_size: size,
+                        ..Stored::default()
+                    });
+                }
+                Step::Remove { pick } => {
+                    let Some(&hash) = model.held.keys().nth(pick % model.held.len().max(1)) else {
+                        continue;
+                    };
+                    let copies = model.held.get_mut(&hash).unwrap();
+                    *copies -= 1;
+                    if *copies == 0 {
+                        model.held.remove(&hash);
+                    }
+                    bench.apply(&removed(&[hash]));
+                }
+                Step::Clear => {
+                    model.held.clear();
+                    bench.apply(&Event::Cleared);
+                }
+            }
+            prop_assert_eq!(bench.reader.keys(), model.expected());
+            prop_assert_eq!(bench.view.held_blocks(), model.held.len());
+        }
+        let rest: Vec<u64> = model
+            .held
+            .iter()
+            .flat_map(|(&hash, &copies)| std::iter::repeat_n(hash, copies as usize))
+            .collect();
+        bench.apply(&removed(&rest));
+        prop_assert_eq!(bench.view.known_blocks(), 0, "nothing leaks");
+        prop_assert_eq!(bench.view.waiting_tokens(), 0);
+    }
+
+    #[test]
+    fn in_doubt_less_is_claimed_never_more(
+        steps in prop::collection::vec(step(), 1..120),
+        limit in prop::option::of(4usize..40),
+    ) {
+        let limits = Limits { blocks: limit.unwrap_or(1000), ..Limits::default() };
+        let mut exact = Bench::new(Duplicates::Count);
+        let mut doubting = Bench::with(Duplicates::Doubt, limits);
+        let mut hashes = HashSet::new();
+        for step in steps {
+            let event = match step {
+                Step::Store { flavour, path, .. } => {
+                    let list: Vec<u64> =
+                        (0..path.len()).map(|i| hash_of(flavour, &path[..=i])).collect();
+                    hashes.extend(list.iter().copied());
+                    let tokens = path.iter().flat_map(|&step| {
+                        (0..16).map(move |t| u32::from(step) * 100 + t)
+                    });
+                    Event::Stored(Stored {
+                        hashes: list.into_iter().map(h).collect(),
+                        tokens: tokens.collect(),
+                        block_size: 16,
+                        ..Stored::default()
+                    })
+                }
+                Step::Remove { pick } => {
+                    let mut all: Vec<u64> = hashes.iter().copied().collect();
+                    all.sort_unstable();
+                    let Some(&hash) = all.get(pick % all.len().max(1)) else { continue };
+                    removed(&[hash])
+                }
+                Step::Clear => Event::Cleared,
+            };
+            exact.apply(&event);
+            doubting.apply(&event);
+            prop_assert!(doubting.reader.keys().is_subset(&exact.reader.keys()));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Polls an engine's API: is it well, and how busy is it?
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, info, warn};
+
+use crate::counters::Counters;
+use crate::message::{Message, ReplicaId, Sender};
+use crate::subscriber::jittered;
+
+/// Bytes of /metrics that are read. vLLM's has about 60 kB.
+const MAX_METRICS: usize = 8 << 20;
+
+/// Timeouts in a row after which an engine is down. One may be a busy event loop.
+const TIMEOUTS_TO_DOWN: u32 = 3;
+
+/// How often and how patiently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Polling {
+    /// Between two polls, jittered by a quarter.
+    pub interval: Duration,
+    /// For one answer.
+    pub timeout: Duration,
+}
+
+/// What one poll found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Report {
+    /// It can serve.
+    pub up: bool,
+    /// How busy it is, where /metrics could be read.
+    pub load: Option<Load>,
+}
+
+/// How busy an engine says it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Requests that run.
+    pub running: u32,
+    /// Share of the KV cache in use, 0 to 1.
+    pub kv_usage: f32,
+}
+
+/// Polls one replica.
+pub struct Poller {
+    /// The replica that reports are about.
+    pub replica: ReplicaId,
+    /// `ip:port` of the API.
+    pub endpoint: String,
+    /// The data-parallel rank whose gauges count, where the engine has several.
+    pub rank: Option<u32>,
+    /// How often.
+    pub polling: Polling,
+    /// Notified when the API's port refuses: the engine's process is gone, and its cache with it.
+    pub gone: Arc<Notify>,
+    /// Failures are counted here.
+    pub counters: Arc<Counters>,
+    /// Where reports go.
+    pub state: Sender,
+}
+
+/// Why a poll failed.
+enum Failure {
+    /// No process listens.
+    Refused,
+    /// No answer in time, or the connection broke.
+    Silent(String),
+    /// It answered that it is not well.
+    Status(u16),
+}
+
+impl Poller {
+    /// Polls until the state's task is gone.
+    pub async fn run(self) {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(self.polling.timeout));
+        let client: HttpClient = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_max_idle_per_host(1)
+            .build(connector);
+        let health = format!("http://{}/health", self.endpoint);
+        let metrics = format!("http://{}/metrics", self.endpoint);
+        let mut was_up: Option<bool> = None;
+        let mut silent = 0;
+        loop {
+            let start = Instant::now();
+            let up = match self.get(&client, &health, 1 << 16).await {
+                Ok(_) => {
+                    silent = 0;
+                    true
+                }
+                Err(failure) => {
+                    self.counters.polls_failed.one();
+                    let reason = match failure {
+                        Failure::Refused => {
+                            if was_up == Some(true) {
+                                self.gone.notify_one();
+                            }
+                            silent = TIMEOUTS_TO_DOWN;
+                            "it refuses connections".to_owned()
+                        }
+                        Failure::Status(status) => {
+                            silent = TIMEOUTS_TO_DOWN;
+                            format!("/health says {status}")
+                        }
+                        Failure::Silent(reason) => {
+                            silent += 1;
+                            reason
+                        }
+                    };
+                    let up = was_up == Some(true) && silent < TIMEOUTS_TO_DOWN;
+                    if !up && was_up != Some(false) {
+                        warn!(engine = self.endpoint, reason, "the engine is down");
+                    }
+                    up
+                }
+            };
+            if up && was_up != Some(true) {
+                info!(engine = self.endpoint, "the engine is up");
+            }
+            was_up = Some(up);
+            let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };
+            let report = Message::Report { replica: self.replica, report: Report { up, load } };
+            if self.state.send(report).await.is_err() {
+                return;
+            }
+            let wait = jittered(self.polling.interval);
+            tokio::select! {
+                () = sleep(wait.saturating_sub(start.elapsed())) => {}
+                () = self.state.closed() => return,
+            }
+        }
+    }
+
+    async fn load(&self, client: &HttpClient, url: &str) -> Option<Load> {
+        let body = match self.get(client, url, MAX_METRICS).await {
+            Ok(body) => body,
+            Err(_) => {
+                self.counters.polls_failed.one();
+                return None;
+            }
+        };
+        let load = parse(&String::from_utf8_lossy(&body), self.rank);
+        if load.is_none() {
+            debug!(engine = self.endpoint, "/metrics has none of the known gauges");
+        }
+        load
+    }
+
+    async fn get(&self, client: &HttpClient, url: &str, limit: usize) -> Result<Bytes, Failure> {
+        let uri = url.parse().map_err(|_| Failure::Silent(format!("{url} is no URL")))?;
+        let answer = async {
+            let response = client.get(uri).await.map_err(|error| {
+                if refused(&error) { Failure::Refused } else { Failure::Silent(chain(&error)) }
+            })?;
+            if !response.status().is_success() {
+                return Err(Failure::Status(response.status().as_u16()));
+            }
+            let body = Limited::new(response.into_body(), limit).collect().await;
+            body.map(http_body_util::Collected::to_bytes)
+                .map_err(|error| Failure::Silent(error.to_string()))
+        };
+        tokio::time::timeout(self.polling.timeout, answer).await.unwrap_or_else(|_| {
+            Err(Failure::Silent(format!("no answer within {:?}", self.polling.timeout)))
+        })
+    }
+}
+
+type HttpClient = Client<HttpConnector, Empty<Bytes>>;
+
+fn refused(error: &(dyn Error + 'static)) -> bool {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(error) = error.downcast_ref::<io::Error>()
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            return true;
+        }
+        at = error.source();
+    }
+    false
+}
+
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut at = error.source();
+    while let Some(error) = at {
+        text = format!("{text}: {error}");
+        at = error.source();
+    }
+    text
+}
+
+/// Reads vLLM's or SGLang's gauges out of Prometheus text. Gauges of several models or ranks add up
+/// (KV usage: the highest), but for those with an `engine` or `dp_rank` label of another rank.
+fn parse(text: &str, rank: Option<u32>) -> Option<Load> {
+    let mut load = Load::default();
+    let mut found = false;
+    for line in text.lines() {
+        let Some((name, labels, value)) = sample(line) else { continue };
+        let gauge = match name {
+            "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => &mut load.waiting,
+            "vllm:num_requests_running" | "sglang:num_running_reqs" => &mut load.running,
+            "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
+                if of_rank(labels, rank) && value.is_finite() {
+                    load.kv_usage = load.kv_usage.max(value.clamp(0.0, 1.0) as f32);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        if of_rank(labels, rank) && value.is_finite() && value >= 0.0 {
+            *gauge = gauge.saturating_add(value as u32);
+            found = true;
+        }
+    }
+    found.then_some(load)
+}
+
+/// Name, labels and value of one line.
+fn sample(line: &str) -> Option<(&str, &str, f64)> {
+    if !line.starts_with("vllm:") && !line.starts_with("sglang:") {
+        return None;
+    }
+    let (head, value) = match line.rsplit_once('}') {
+        Some((head, value)) => (head, value),
+        None => line.split_once(' ')?,
+    };
+    let (name, labels) = head.split_once('{').unwrap_or((head, ""));
+    let value = value.split_ascii_whitespace().next()?.parse().ok()?;
+    Some((name, labels, value))
+}
+
+fn of_rank(labels: &str, rank: Option<u32>) -> bool {
+    let Some(rank) = rank else { return true };
+    let rank = rank.to_string();
+    labels.split(',').all(|label| match label.split_once('=') {
+        Some(("engine" | "dp_rank", value)) => value.trim_matches('"') == rank,
+        _ => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_vllm() {
+        let text = "# HELP vllm:num_requests_running Number\n\
+            vllm:num_requests_running{engine=\"0\",model_name=\"a b, c\"} 3.0\n\
+            vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2.0\n\
+            vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 9.0\n\
+            vllm:num_requests_waiting{engine=\"1\",model_name=\"tiny\"} 5.0\n\
+            vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25\n\
+            vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"tiny\"} 0.5\n";
+        let all = Load { waiting: 7, running: 3, kv_usage: 0.5 };
+        assert_eq!(parse(text, None), Some(all));
+        let first = Load { waiting: 2, running: 3, kv_usage: 0.25 };
+        assert_eq!(parse(text, Some(0)), Some(first));
+    }
+
+    #[test]
+    fn reads_sglang_and_refuses_the_rest() {
+        let text = "sglang:num_queue_reqs{model_name=\"m\"} 4\n\
+            sglang:num_running_reqs{model_name=\"m\"} 1.0 1700000000\n\
+            sglang:token_usage{model_name=\"m\"} NaN\nsglang:token_usage 7\n";
+        assert_eq!(parse(text, None), Some(Load { waiting: 4, running: 1, kv_usage: 1.0 }));
+        assert_eq!(parse("", None), None);
+        assert_eq!(
+            parse("vllm:num_requests_running{ -1\nvllm:num_requests_waiting nan", None),
+            None
+        );
+    }
+}

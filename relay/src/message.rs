@@ -1,0 +1,58 @@
+//! What the tasks tell the one that owns the state.
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::events::Batch;
+use crate::load::Report;
+use crate::state::{Subscription, Summary};
+
+/// A replica's place in the configuration.
+pub type ReplicaId = usize;
+
+/// To the state.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is what its variant says")]
+pub enum Message {
+    /// Events, in order.
+    Batch { replica: ReplicaId, sequence: u64, batch: Batch },
+    /// What was known of the replica's cache isn't sure any more.
+    Clear { replica: ReplicaId, why: Doubt },
+    /// Its events are heard, or not.
+    Heard { replica: ReplicaId, heard: bool },
+    /// What there was to learn of the past is learned.
+    Settled { replica: ReplicaId },
+    /// What polling its API gave.
+    Report { replica: ReplicaId, report: Report },
+    /// A new side-stream; the answer is held back until all replicas settled.
+    Subscribe { reply: oneshot::Sender<Subscription> },
+    /// For the admin endpoint.
+    Summarize { reply: oneshot::Sender<Summary> },
+}
+
+/// Why a view was cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The connection to the publisher broke: the engine may have died.
+    Disconnected,
+    /// The sequence began anew.
+    Restarted,
+    /// Batches are missing and can't be replayed.
+    Gap,
+    /// A batch can't be read, and may have held removals.
+    Unreadable,
+}
+
+impl Doubt {
+    /// For logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Disconnected => "disconnected",
+            Self::Restarted => "restarted",
+            Self::Gap => "gap",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
+/// Where messages go.
+pub type Sender = mpsc::Sender<Message>;

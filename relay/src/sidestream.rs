@@ -1,0 +1,224 @@
+//! The side-stream's server; the protocol is told in `sidestream.proto`.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, info};
+use warmpath_proto::v1::down::Body;
+use warmpath_proto::v1::side_stream_server::SideStream;
+use warmpath_proto::v1::{self, ArtefactChunk, Down, Hello, Up, up};
+
+use crate::artefact::Catalogue;
+use crate::index::Changes;
+use crate::message::{Message, Sender};
+use crate::state::Subscription;
+
+/// Bytes of one artefact chunk.
+const CHUNK: usize = 256 * 1024;
+/// Time between two beats; a reader is stale after more than a second without one.
+const BEAT: Duration = Duration::from_millis(500);
+/// Time for the Hello.
+const HELLO: Duration = Duration::from_secs(5);
+/// Time that one message may wait for the reader.
+const STALL: Duration = Duration::from_secs(10);
+/// Messages between this task and the connection.
+const WINDOW: usize = 8;
+
+/// Serves the side-stream from the state.
+#[derive(Clone, Debug)]
+pub struct Server {
+    state: Sender,
+    catalogue: Arc<Catalogue>,
+}
+
+impl Server {
+    /// A server for what `state` knows.
+    pub fn new(state: Sender, catalogue: Arc<Catalogue>) -> Self {
+        Self { state, catalogue }
+    }
+}
+
+#[tonic::async_trait]
+impl SideStream for Server {
+    type FollowStream = Pin<Box<ReceiverStream<Result<Down, Status>>>>;
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<Up>>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let peer = request.remote_addr().map(|peer| peer.to_string()).unwrap_or_default();
+        let (sender, receiver) = mpsc::channel(WINDOW);
+        let stream = Stream::new(sender)?;
+        let server = self.clone();
+        tokio::spawn(async move {
+            info!(peer, epoch = stream.epoch, "side-stream opened");
+            let mut stream = stream;
+            let end = server.serve(&mut stream, request.into_inner()).await;
+            info!(
+                peer,
+                epoch = stream.epoch,
+                messages = stream.sequence,
+                reason = end.reason,
+                "side-stream ended"
+            );
+            if let Some(status) = end.status {
+                let _ = timeout(STALL, stream.sender.send(Err(status))).await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// Why a stream ends, and what the client is told.
+struct End {
+    reason: &'static str,
+    status: Option<Status>,
+}
+
+impl End {
+    fn gone() -> Self {
+        Self { reason: "the client left", status: None }
+    }
+
+    fn relay_stops() -> Self {
+        Self { reason: "the relay stops", status: Some(Status::unavailable("the relay stops")) }
+    }
+}
+
+struct Stream {
+    sender: mpsc::Sender<Result<Down, Status>>,
+    epoch: u64,
+    sequence: u64,
+    last_beat: Instant,
+}
+
+impl Server {
+    async fn serve(&self, stream: &mut Stream, mut up: Streaming<Up>) -> End {
+        match self.serve_to_end(stream, &mut up).await {
+            Ok(()) => End::gone(),
+            Err(end) => end,
+        }
+    }
+
+    async fn serve_to_end(&self, stream: &mut Stream, up: &mut Streaming<Up>) -> Result<(), End> {
+        let hello = hello(up).await?;
+        debug!(node = hello.node, artefacts = hello.artefacts.len(), "hello");
+        stream.send(Body::Models(self.catalogue.models())).await?;
+        let held: HashSet<&[u8]> = hello.artefacts.iter().map(Vec::as_slice).collect();
+        for artefact in self.catalogue.artefacts() {
+            if held.contains(artefact.id.as_slice()) {
+                continue;
+            }
+            let total = artefact.bytes.len() as u64;
+            for (i, data) in artefact.bytes.chunks(CHUNK).enumerate() {
+                let chunk = ArtefactChunk {
+                    id: artefact.id.to_vec(),
+                    offset: (i * CHUNK) as u64,
+                    total,
+                    data: data.to_vec(),
+                };
+                stream.send(Body::Artefact(chunk)).await?;
+            }
+        }
+        let (reply, answer) = oneshot::channel();
+        self.state.send(Message::Subscribe { reply }).await.map_err(|_| End::relay_stops())?;
+        let Subscription { replicas, loads, blocks, mut deltas } =
+            answer.await.map_err(|_| End {
+                reason: "too many streams, or the relay stops",
+                status: Some(Status::resource_exhausted("the relay takes no more streams")),
+            })?;
+        let ended = deltas.ended.clone();
+        let following = async {
+            stream.send(Body::Replicas(replicas)).await?;
+            stream.send(Body::Loads(loads)).await?;
+            stream.snapshot(blocks).await?;
+            let mut beat = tokio::time::interval(BEAT);
+            loop {
+                tokio::select! {
+                    delta = deltas.next() => {
+                        let delta = delta.ok_or_else(End::relay_stops)?;
+                        for body in &delta.bodies {
+                            stream.send(body.clone()).await?;
+                            stream.beat_if_due().await?;
+                        }
+                    }
+                    _ = beat.tick() => stream.beat_if_due().await?,
+                    message = up.message() => match message {
+                        Ok(Some(_)) => {}
+                        _ => return Err(End::gone()),
+                    },
+                }
+            }
+        };
+        tokio::select! {
+            result = following => result,
+            () = ended.cancelled() => Err(End {
+                reason: "it didn't keep up, or the relay stops",
+                status: Some(Status::aborted("come again for a snapshot")),
+            }),
+        }
+    }
+}
+
+async fn hello(up: &mut Streaming<Up>) -> Result<Hello, End> {
+    let refuse = |text| End { reason: text, status: Some(Status::invalid_argument(text)) };
+    match timeout(HELLO, up.message()).await {
+        Ok(Ok(Some(Up { body: Some(up::Body::Hello(hello)) }))) => Ok(hello),
+        Ok(Ok(Some(_))) => Err(refuse("the first message must be a Hello")),
+        Ok(_) => Err(End::gone()),
+        Err(_) => Err(refuse("no Hello in time")),
+    }
+}
+
+impl Stream {
+    fn new(sender: mpsc::Sender<Result<Down, Status>>) -> Result<Self, Status> {
+        let epoch = getrandom::u64().map_err(|_| Status::internal("no randomness"))?.max(1);
+        Ok(Self { sender, epoch, sequence: 0, last_beat: Instant::now() })
+    }
+
+    async fn send(&mut self, body: Body) -> Result<(), End> {
+        let down = Down { epoch: self.epoch, sequence: self.sequence, body: Some(body) };
+        self.sequence += 1;
+        match timeout(STALL, self.sender.send(Ok(down))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::gone()),
+            Err(_) => Err(End { reason: "it reads nothing", status: None }),
+        }
+    }
+
+    async fn beat_if_due(&mut self) -> Result<(), End> {
+        if self.last_beat.elapsed() < BEAT - BEAT / 10 {
+            return Ok(());
+        }
+        self.last_beat = Instant::now();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.send(Body::Beat(v1::Beat { unix_ms: now.as_millis() as u64 })).await
+    }
+
+    async fn snapshot(
+        &mut self,
+        blocks: Vec<(u32, Vec<warmpath_routing::fingerprint::Key>)>,
+    ) -> Result<(), End> {
+        let count = blocks.iter().map(|(_, keys)| keys.len() as u64).sum();
+        self.send(Body::SnapshotBegin(v1::SnapshotBegin { blocks: count })).await?;
+        for (slot, keys) in blocks {
+            for keys in keys.chunks(4096) {
+                let mut changes = Changes::default();
+                for &key in keys {
+                    changes.held(slot, key);
+                }
+                for message in changes.take() {
+                    self.send(Body::Blocks(message)).await?;
+                }
+                self.beat_if_due().await?;
+            }
+        }
+        self.send(Body::SnapshotEnd(v1::SnapshotEnd {})).await
+    }
+}

@@ -1,0 +1,529 @@
+//! The one task that owns what the relay knows: views, loads, states, and who listens.
+//!
+//! Everything comes to it as messages over a bounded channel and leaves it as deltas to bounded
+//! queues, one per side-stream. A stream that doesn't keep up is ended; it comes again and gets a
+//! snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::{info, warn};
+use warmpath_proto::v1::{self, down::Body, replica::State as ReplicaState};
+use warmpath_routing::fingerprint::Key;
+
+use crate::counters::Counters;
+use crate::events::{Batch, Event};
+use crate::index::{Changes, Seen, Slots, View};
+use crate::load::{Load, Report};
+use crate::message::{Doubt, Message};
+
+/// Longest time that a change waits for others to go with it.
+const FLUSH_AFTER: Duration = Duration::from_millis(2);
+/// Keys at which a delta goes at once.
+const FLUSH_KEYS: usize = 4096;
+/// Deltas and bytes that a stream may be behind.
+const QUEUE: usize = 4096;
+const QUEUE_BYTES: usize = 64 << 20;
+/// Longest time that the first snapshots wait for replays and first polls.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// Streams at the same time; each Envoy has one.
+const MAX_STREAMS: usize = 1024;
+/// Change of KV usage that is worth a message.
+const KV_STEP: f32 = 0.005;
+
+/// What the state is told about a replica at start.
+#[derive(Debug)]
+pub struct Known {
+    /// `ip:port` of its API.
+    pub endpoint: String,
+    /// Its data-parallel rank.
+    pub rank: Option<u32>,
+    /// Its pool.
+    pub pool: String,
+    /// Its model's name.
+    pub model: String,
+    /// Whether it takes nothing new.
+    pub draining: bool,
+    /// Whether its engine's events are subscribed to.
+    pub has_events: bool,
+    /// Its empty view.
+    pub view: View,
+    /// Counted by the tasks about it.
+    pub counters: Arc<Counters>,
+}
+
+struct Replica {
+    known: Known,
+    slot: u32,
+    heard: bool,
+    up: Option<bool>,
+    load: Option<Load>,
+    load_told: Option<Load>,
+    settled: bool,
+    sequence: Option<u64>,
+    clears: BTreeMap<&'static str, u64>,
+    block_tokens: u32,
+}
+
+/// A delta, shared by all streams.
+#[derive(Debug)]
+pub struct Delta {
+    /// In order.
+    pub bodies: Vec<Body>,
+    bytes: usize,
+}
+
+/// What a new stream begins with, and what follows.
+#[derive(Debug)]
+pub struct Subscription {
+    /// The whole table.
+    pub replicas: v1::Replicas,
+    /// All loads.
+    pub loads: v1::Loads,
+    /// Held keys by slot.
+    pub blocks: Vec<(u32, Vec<Key>)>,
+    /// What changed since.
+    pub deltas: Deltas,
+}
+
+/// A stream's queue.
+#[derive(Debug)]
+pub struct Deltas {
+    receiver: mpsc::Receiver<Arc<Delta>>,
+    bytes: Arc<AtomicUsize>,
+    /// Cancelled when the stream is to end: it was too slow, or the relay starts its slots anew.
+    pub ended: CancellationToken,
+}
+
+impl Deltas {
+    /// The next delta; none when the state is gone.
+    pub async fn next(&mut self) -> Option<Arc<Delta>> {
+        let delta = self.receiver.recv().await?;
+        self.bytes.fetch_sub(delta.bytes, Ordering::Relaxed);
+        Some(delta)
+    }
+}
+
+struct Listener {
+    sender: mpsc::Sender<Arc<Delta>>,
+    bytes: Arc<AtomicUsize>,
+    _end: DropGuard,
+}
+
+/// A picture for the admin endpoint.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Summary {
+    /// Side-streams open now.
+    pub streams: usize,
+    /// Side-streams opened so far.
+    pub streams_opened: u64,
+    /// Side-streams ended because they didn't keep up.
+    pub streams_too_slow: u64,
+    /// Each replica.
+    pub replicas: Vec<ReplicaSummary>,
+}
+
+/// A picture of one replica.
+#[derive(Debug, Clone, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct ReplicaSummary {
+    pub endpoint: String,
+    pub rank: Option<u32>,
+    pub pool: String,
+    pub model: String,
+    pub slot: u32,
+    pub state: &'static str,
+    pub hears_events: bool,
+    pub last_sequence: Option<u64>,
+    pub block_tokens: u32,
+    pub held_engine_blocks: usize,
+    pub known_engine_blocks: usize,
+    pub announced_prefixes: usize,
+    pub waiting_tokens: usize,
+    pub requests_waiting: Option<u32>,
+    pub requests_running: Option<u32>,
+    pub kv_usage: Option<f32>,
+    pub batches: u64,
+    pub connects: u64,
+    pub disconnects: u64,
+    pub gaps: u64,
+    pub restarts: u64,
+    pub replays: u64,
+    pub replays_failed: u64,
+    pub polls_failed: u64,
+    pub frames_skipped: BTreeMap<&'static str, u64>,
+    pub view_cleared: BTreeMap<&'static str, u64>,
+    pub events: Seen,
+}
+
+/// The state; see the module.
+pub struct State {
+    replicas: Vec<Replica>,
+    slots: Slots,
+    changes: Changes,
+    replicas_changed: bool,
+    loads_changed: bool,
+    flush_at: Option<Instant>,
+    listeners: Vec<Listener>,
+    early: Vec<oneshot::Sender<Subscription>>,
+    settled: bool,
+    streams_opened: u64,
+    streams_too_slow: u64,
+}
+
+impl State {
+    /// Nothing known yet but which replicas there are.
+    pub fn new(known: Vec<Known>) -> Self {
+        let mut slots = Slots::default();
+        let replicas = known
+            .into_iter()
+            .map(|known| Replica {
+                slot: slots.take().unwrap_or(u32::MAX),
+                heard: false,
+                up: None,
+                load: None,
+                load_told: None,
+                settled: !known.has_events,
+                sequence: None,
+                clears: BTreeMap::new(),
+                block_tokens: 0,
+                known,
+            })
+            .collect();
+        Self {
+            replicas,
+            slots,
+            changes: Changes::default(),
+            replicas_changed: false,
+            loads_changed: false,
+            flush_at: None,
+            listeners: Vec::new(),
+            early: Vec::new(),
+            settled: false,
+            streams_opened: 0,
+            streams_too_slow: 0,
+        }
+    }
+
+    /// Runs until `stop`, or until nobody can send messages any more.
+    pub async fn run(mut self, mut messages: mpsc::Receiver<Message>, stop: CancellationToken) {
+        let settle_at = Instant::now() + SETTLE;
+        let mut batch = Vec::with_capacity(256);
+        loop {
+            let flush_at = self.flush_at;
+            tokio::select! {
+                n = messages.recv_many(&mut batch, 256) => {
+                    if n == 0 {
+                        return;
+                    }
+                    for message in batch.drain(..) {
+                        self.take(message);
+                    }
+                }
+                () = at(flush_at), if flush_at.is_some() => self.flush(),
+                () = tokio::time::sleep_until(settle_at), if !self.settled => self.settle(),
+                () = stop.cancelled() => return,
+            }
+            let settled = |r: &Replica| r.settled && r.up.is_some();
+            if !self.settled && self.replicas.iter().all(settled) {
+                self.settle();
+            }
+            if self.flush_at.is_some_and(|at| at <= Instant::now()) {
+                self.flush();
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Batch { replica, sequence, batch } => self.batch(replica, sequence, &batch),
+            Message::Clear { replica, why } => self.doubt(replica, why),
+            Message::Heard { replica, heard } => self.update(replica, |r| r.heard = heard),
+            Message::Settled { replica } => self.update(replica, |r| r.settled = true),
+            Message::Report { replica, report } => self.report(replica, &report),
+            Message::Subscribe { reply } => {
+                if self.settled {
+                    self.subscribe(reply);
+                } else if self.early.len() < MAX_STREAMS {
+                    self.early.push(reply);
+                }
+            }
+            Message::Summarize { reply } => {
+                let _ = reply.send(self.summary());
+            }
+        }
+    }
+
+    /// Changes a replica, and notes when that changes the table.
+    fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
+        let Some(replica) = self.replicas.get_mut(id) else { return };
+        let before = (replica.state(), replica.slot, replica.block_tokens);
+        change(replica);
+        if before != (replica.state(), replica.slot, replica.block_tokens) {
+            self.replicas_changed = true;
+            self.soon();
+        }
+    }
+
+    fn batch(&mut self, id: usize, sequence: u64, batch: &Batch) {
+        for event in &batch.events {
+            if *event == Event::Cleared {
+                self.new_life(id, "engine_cleared");
+            }
+            let Some(replica) = self.replicas.get_mut(id) else { return };
+            replica.known.view.apply(event, replica.slot, &mut self.changes);
+            if self.changes.len() >= FLUSH_KEYS {
+                self.flush();
+            }
+        }
+        self.update(id, |replica| {
+            replica.sequence = Some(sequence);
+            replica.block_tokens = replica.known.view.block_tokens();
+        });
+        if !self.changes.is_empty() {
+            self.soon();
+        }
+    }
+
+    fn doubt(&mut self, id: usize, why: Doubt) {
+        self.new_life(id, why.name());
+        if let Some(replica) = self.replicas.get_mut(id) {
+            replica.known.view.clear();
+            replica.sequence = None;
+        }
+    }
+
+    /// Gives a replica whose cache is gone, or not known any more, a new slot, if anything was
+    /// announced under the old one.
+    fn new_life(&mut self, id: usize, why: &'static str) {
+        let Some(replica) = self.replicas.get_mut(id) else { return };
+        let count = replica.known.view.len();
+        if count == 0 && replica.known.view.held_blocks() == 0 {
+            return;
+        }
+        *replica.clears.entry(why).or_default() += 1;
+        info!(
+            engine = replica.known.endpoint,
+            rank = replica.known.rank,
+            why,
+            prefixes = count,
+            "view cleared"
+        );
+        // What was said of the old slot goes before the table that no longer has it.
+        self.flush();
+        if let Some(slot) = self.slots.take() {
+            if let Some(replica) = self.replicas.get_mut(id) {
+                replica.slot = slot;
+                replica.load_told = None;
+            }
+        } else {
+            // All numbers were used: within a new epoch they can be used again.
+            self.changes.take();
+            self.listeners.clear();
+            self.slots.restart();
+            if let Some(replica) = self.replicas.get_mut(id) {
+                replica.known.view.clear();
+            }
+            for replica in &mut self.replicas {
+                replica.slot = self.slots.take().unwrap_or(u32::MAX);
+                replica.load_told = None;
+            }
+        }
+        self.replicas_changed = true;
+        self.loads_changed = true;
+        self.soon();
+    }
+
+    fn report(&mut self, id: usize, report: &Report) {
+        self.update(id, |replica| replica.up = Some(report.up));
+        let Some(replica) = self.replicas.get_mut(id) else { return };
+        if report.load.is_some() {
+            replica.load = report.load;
+        }
+        if replica.load_is_news() {
+            self.loads_changed = true;
+            self.soon();
+        }
+    }
+
+    fn soon(&mut self) {
+        self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH_AFTER);
+    }
+
+    /// Sends what changed to all streams: the table first, so that blocks find their slot there.
+    fn flush(&mut self) {
+        self.flush_at = None;
+        let mut bodies = Vec::new();
+        if std::mem::take(&mut self.replicas_changed) {
+            bodies.push(Body::Replicas(self.table()));
+        }
+        bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
+        if std::mem::take(&mut self.loads_changed) {
+            let news = self.replicas.iter_mut().filter(|replica| replica.load_is_news());
+            let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
+            if !loads.is_empty() {
+                bodies.push(Body::Loads(v1::Loads { loads }));
+            }
+        }
+        if bodies.is_empty() || self.listeners.is_empty() {
+            return;
+        }
+        let bytes = bodies.iter().map(Body::encoded_len).sum();
+        let delta = Arc::new(Delta { bodies, bytes });
+        let mut too_slow = 0;
+        self.listeners.retain(|listener| {
+            if listener.sender.is_closed() {
+                return false;
+            }
+            let queued = listener.bytes.fetch_add(bytes, Ordering::Relaxed);
+            let kept =
+                queued <= QUEUE_BYTES && listener.sender.try_send(Arc::clone(&delta)).is_ok();
+            too_slow += u64::from(!kept);
+            kept
+        });
+        if too_slow > 0 {
+            self.streams_too_slow += too_slow;
+            warn!(streams = too_slow, "ended side-streams that don't keep up");
+        }
+    }
+
+    fn settle(&mut self) {
+        self.settled = true;
+        let replicas = self.replicas.len();
+        let prefixes: usize = self.replicas.iter().map(|replica| replica.known.view.len()).sum();
+        info!(replicas, prefixes, "ready");
+        for reply in std::mem::take(&mut self.early) {
+            self.subscribe(reply);
+        }
+    }
+
+    fn subscribe(&mut self, reply: oneshot::Sender<Subscription>) {
+        self.flush();
+        self.listeners.retain(|listener| !listener.sender.is_closed());
+        if self.listeners.len() >= MAX_STREAMS || reply.is_closed() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let ended = CancellationToken::new();
+        let listener =
+            Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
+        let loads = self.replicas.iter().filter_map(|r| Some(message(r.slot, r.load?))).collect();
+        let subscription = Subscription {
+            replicas: self.table(),
+            loads: v1::Loads { loads },
+            blocks: self
+                .replicas
+                .iter()
+                .map(|replica| (replica.slot, replica.known.view.keys().collect()))
+                .collect(),
+            deltas: Deltas { receiver, bytes, ended },
+        };
+        if reply.send(subscription).is_ok() {
+            self.streams_opened += 1;
+            self.listeners.push(listener);
+        }
+    }
+
+    fn table(&self) -> v1::Replicas {
+        let replica = |replica: &Replica| v1::Replica {
+            slot: replica.slot,
+            endpoint: replica.known.endpoint.clone(),
+            rank: replica.known.rank,
+            pool: replica.known.pool.clone(),
+            model: replica.known.model.clone(),
+            block_tokens: replica.block_tokens,
+            state: replica.state().into(),
+        };
+        v1::Replicas { replicas: self.replicas.iter().map(replica).collect() }
+    }
+
+    fn summary(&self) -> Summary {
+        let open = |listener: &&Listener| !listener.sender.is_closed();
+        Summary {
+            streams: self.listeners.iter().filter(open).count(),
+            streams_opened: self.streams_opened,
+            streams_too_slow: self.streams_too_slow,
+            replicas: self.replicas.iter().map(Replica::summary).collect(),
+        }
+    }
+}
+
+impl Replica {
+    fn state(&self) -> ReplicaState {
+        if self.up != Some(true) {
+            ReplicaState::Down
+        } else if self.known.draining {
+            ReplicaState::Draining
+        } else if self.known.has_events && !self.heard {
+            ReplicaState::Suspect
+        } else {
+            ReplicaState::Ready
+        }
+    }
+
+    fn load_is_news(&self) -> bool {
+        match (self.load, self.load_told) {
+            (Some(now), Some(told)) => {
+                now.waiting != told.waiting
+                    || now.running != told.running
+                    || (now.kv_usage - told.kv_usage).abs() >= KV_STEP
+            }
+            (now, told) => now != told,
+        }
+    }
+
+    fn tell_load(&mut self) -> Option<v1::Load> {
+        self.load_told = self.load;
+        Some(message(self.slot, self.load?))
+    }
+
+    fn summary(&self) -> ReplicaSummary {
+        let Known { endpoint, rank, pool, model, view, counters, .. } = &self.known;
+        ReplicaSummary {
+            endpoint: endpoint.clone(),
+            rank: *rank,
+            pool: pool.clone(),
+            model: model.clone(),
+            slot: self.slot,
+            state: self.state().as_str_name(),
+            hears_events: self.heard,
+            last_sequence: self.sequence,
+            block_tokens: self.block_tokens,
+            held_engine_blocks: view.held_blocks(),
+            known_engine_blocks: view.known_blocks(),
+            announced_prefixes: view.len(),
+            waiting_tokens: view.waiting_tokens(),
+            requests_waiting: self.load.map(|load| load.waiting),
+            requests_running: self.load.map(|load| load.running),
+            kv_usage: self.load.map(|load| load.kv_usage),
+            batches: counters.batches.get(),
+            connects: counters.connects.get(),
+            disconnects: counters.disconnects.get(),
+            gaps: counters.gaps.get(),
+            restarts: counters.restarts.get(),
+            replays: counters.replays.get(),
+            replays_failed: counters.replays_failed.get(),
+            polls_failed: counters.polls_failed.get(),
+            frames_skipped: counters.skipped_by_reason(),
+            view_cleared: self.clears.clone(),
+            events: *view.seen(),
+        }
+    }
+}
+
+fn message(slot: u32, load: Load) -> v1::Load {
+    v1::Load { slot, waiting: load.waiting, running: load.running, kv_usage: load.kv_usage }
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
