@@ -154,17 +154,16 @@ impl<D: Data> Dispatch<D> {
     }
 
     fn read(&self, asked: &Asked<'_>, now_ms: u64) -> Read {
-        let degraded = |degrade, body: &[u8]| Read { degrade: Some(degrade), ..Read::guess(body) };
-        let Some(api) = Api::of_path(asked.path) else {
-            return degraded(Degrade::UnknownApi, &[]);
-        };
-        match asked.body {
-            Body::None => degraded(Degrade::NoBody, &[]),
-            Body::TooLarge(start) => degraded(Degrade::BodyTooLarge, start),
-            Body::Whole(body) => {
+        let because = |degrade, read| Read { degrade: Some(degrade), ..read };
+        match (Api::of_path(asked.path), asked.body) {
+            (Some(_), Body::None) => because(Degrade::NoBody, Read::default()),
+            (_, Body::TooLarge(start)) => because(Degrade::BodyTooLarge, Read::guess(start)),
+            (None, Body::None) => because(Degrade::UnknownApi, Read::default()),
+            (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(body)),
+            (Some(api), Body::Whole(body)) => {
                 let limit = self.config.policy.prefix_tokens;
                 let mut prompts = self.prompts.borrow_mut();
-                prompts.read(&self.view, &api, body, limit, now_ms / 1_000)
+                prompts.read(&self.view, api, body, limit, now_ms / 1_000)
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Reading prompts: the models that one VM has loaded.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use serde::Deserialize;
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
 
@@ -100,19 +102,17 @@ impl Prompts {
     pub(super) fn read(
         &mut self,
         view: &View,
-        api: &Api,
+        api: Api,
         body: &[u8],
         limit_tokens: usize,
         now_unix: u64,
     ) -> Read {
         let Ok(request) = Request::parse(api, body) else {
-            return Read { degrade: Some(Degrade::BadRequest), ..Read::guess(body) };
+            return Read { degrade: Some(Degrade::BadRequest), ..Read::peek(body) };
         };
-        let name = request.model().map(str::to_owned);
-        let known = request.model().and_then(|name| view.model(name));
-        let guess = Read { model: name, ..Read::guess(body) };
+        let guess = Read { model: Some(request.model().to_owned()), ..Read::guess(body) };
         // Of a model that nobody knows the decision says so itself.
-        let Some((known, adapter)) = known else { return guess };
+        let Some((known, adapter)) = view.model(request.model()) else { return guess };
         let slot = known.artefact.and_then(|id| self.slots.get_mut(&id));
         let Some(Slot::Ready(prompter)) = slot else {
             return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
@@ -121,8 +121,9 @@ impl Prompts {
             model_version: &known.model.version,
             tokenizer_hash: &known.model.tokenizer_hash,
             adapter,
-            salt: request.cache_salt().unwrap_or_default(),
+            salt: request.cache_salt(),
         };
+        let now_unix = i64::try_from(now_unix).unwrap_or(0);
         match prompter.prefix(&request, scope.root(), limit_tokens, now_unix) {
             Ok(prefix) => Read {
                 keys: prefix.names.iter().map(Fingerprint::key).collect(),
@@ -135,17 +136,27 @@ impl Prompts {
 }
 
 impl Read {
-    /// What a body of which only the length is known may come to.
+    /// What a body may come to of which only the length is known.
     pub(super) fn guess(body: &[u8]) -> Self {
         const BYTES_PER_TOKEN: usize = 4;
         let prompt_tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
         Self { prompt_tokens, ..Self::default() }
     }
+
+    /// What can be told of a body that is none of the known APIs': its model, if it says one.
+    pub(super) fn peek(body: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Peek<'a> {
+            #[serde(borrow)]
+            model: Cow<'a, str>,
+        }
+        let peek: Option<Peek<'_>> = serde_json::from_slice(body).ok();
+        Self { model: peek.map(|peek| peek.model.into_owned()), ..Self::guess(body) }
+    }
 }
 
 fn degrade_of(error: &PromptError) -> Degrade {
-    match error.name() {
-        "unsupported_content" => Degrade::Unfollowable,
-        _ => Degrade::Template,
+    match error {
+        PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
     }
 }

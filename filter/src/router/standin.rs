@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use warmpath_routing::fingerprint::Fingerprint;
 
+#[derive(Clone, Copy)]
 pub(super) struct Api;
 
 impl Api {
@@ -22,16 +23,16 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn parse(_api: &Api, body: &'a [u8]) -> Result<Self, ()> {
+    pub(super) fn parse(_api: Api, body: &'a [u8]) -> Result<Self, ()> {
         serde_json::from_slice(body).map_err(|_| ())
     }
 
-    pub(super) fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+    pub(super) fn model(&self) -> &str {
+        self.model.as_deref().unwrap_or_default()
     }
 
-    pub(super) fn cache_salt(&self) -> Option<&str> {
-        self.cache_salt.as_deref()
+    pub(super) fn cache_salt(&self) -> &str {
+        self.cache_salt.as_deref().unwrap_or_default()
     }
 }
 
@@ -48,12 +49,8 @@ pub(super) struct Prefix {
     pub(super) prompt_tokens: usize,
 }
 
-pub(super) struct PromptError;
-
-impl PromptError {
-    pub(super) fn name(&self) -> &'static str {
-        "standin"
-    }
+pub(super) enum PromptError {
+    UnsupportedContent(&'static str),
 }
 
 pub(super) struct Prompter;
@@ -69,8 +66,8 @@ impl Prompter {
         _request: &Request<'_>,
         _root: Fingerprint,
         _limit: usize,
-        _now: u64,
+        _now: i64,
     ) -> Result<Prefix, PromptError> {
-        Err(PromptError)
+        Err(PromptError::UnsupportedContent(""))
     }
 }
