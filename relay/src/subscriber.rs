@@ -192,8 +192,8 @@ impl Subscriber {
             engine = self.source.name,
             reason, "no longer hearing the engine; its view is cleared"
         );
-        self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
         self.clear(Doubt::Disconnected).await?;
+        self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
         Ok(next_connection)
     }
 
