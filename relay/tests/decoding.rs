@@ -1,4 +1,5 @@
 //! Real frames of every encoding decode to their meaning; broken ones to errors.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod common;
 
