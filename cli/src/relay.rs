@@ -36,21 +36,22 @@ enum LogFormat {
 
 /// Ends with 0 after a signal or a good check, 2 where the configuration is wrong, 1 otherwise.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let filter = match &args.log_level {
+    let Args { config: path, check, log_format, log_level } = args;
+    let filter = match &log_level {
         Some(level) => EnvFilter::try_new(level).context("--log-level")?,
         None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match args.log_format {
+    match log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
-    let config = match Config::read(&args.config) {
+    let config = match Config::read(&path) {
         Ok(config) => config,
         Err(error) => return Ok(refuse(&error)),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = if args.check {
+    let result = if check {
         runtime.block_on(warmpath_relay::check(&config))
     } else {
         runtime.block_on(async {
@@ -60,8 +61,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     match result {
         Ok(()) => {
-            if args.check {
-                println!("{}: ok", args.config.display());
+            if check {
+                println!("{}: ok", path.display());
             }
             Ok(ExitCode::SUCCESS)
         }

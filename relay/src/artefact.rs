@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use warmpath_proto::v1;
+use warmpath_routing::prompt::{self, ModelFiles, preprocess};
 
 /// A tokenizer with its chat template, preprocessed for the filter.
 #[derive(Clone, Debug)]
@@ -53,5 +54,8 @@ impl Catalogue {
 /// # Errors
 /// What is wrong with the directory's files.
 pub fn build(path: &Path) -> Result<Artefact, String> {
-    Err(format!("{}: this build can't preprocess tokenizers yet", path.display()))
+    let failed = |error| format!("{}: {error}", path.display());
+    let files = ModelFiles::read_dir(path).map_err(failed)?;
+    let prompt::Artefact { bytes, tokenizer_hash } = preprocess(&files).map_err(failed)?;
+    Ok(Artefact { id: *blake3::hash(&bytes).as_bytes(), bytes, tokenizer_hash })
 }

@@ -196,7 +196,7 @@ impl Config {
             file: file.to_owned(),
             error: error.to_string(),
         })?;
-        Checker { file, directory }.config(raw)
+        Checker { file, directory }.config(&raw)
     }
 }
 
@@ -229,7 +229,7 @@ impl Checker<'_> {
         Ok(text.value.clone())
     }
 
-    fn config(&self, raw: RawConfig) -> Result<Config, ConfigError> {
+    fn config(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
         let listen = self.address("listen", &raw.listen)?;
         let admin = match &raw.admin {
             None => None,

@@ -146,12 +146,9 @@ impl Poller {
     }
 
     async fn load(&self, client: &HttpClient, url: &str) -> Option<Load> {
-        let body = match self.get(client, url, MAX_METRICS).await {
-            Ok(body) => body,
-            Err(_) => {
-                self.counters.polls_failed.one();
-                return None;
-            }
+        let Ok(body) = self.get(client, url, MAX_METRICS).await else {
+            self.counters.polls_failed.one();
+            return None;
         };
         let load = parse(&String::from_utf8_lossy(&body), self.rank);
         if load.is_none() {

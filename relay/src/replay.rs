@@ -40,9 +40,8 @@ pub(crate) async fn replay(
     connection.send(&[b"", &start.to_be_bytes()]).await?;
     for count in 0..MAX_BATCHES {
         let parts = in_time(NEXT, connection.receive()).await?;
-        let (sequence, payload) = match parts.as_slice() {
-            [_, sequence, payload] | [_, _, sequence, payload] => (sequence, payload),
-            _ => return Err(ZmtpError::Protocol("a replay of neither three nor four parts")),
+        let ([_, sequence, payload] | [_, _, sequence, payload]) = parts.as_slice() else {
+            return Err(ZmtpError::Protocol("a replay of neither three nor four parts"));
         };
         let Ok(sequence) = sequence.as_ref().try_into().map(u64::from_be_bytes) else {
             return Err(ZmtpError::Protocol("a replay's sequence is not eight bytes"));

@@ -165,12 +165,11 @@ pub async fn run_with(
         () = shutdown => {
             info!("the relay stops");
             stop.cancel();
-            match tokio::time::timeout(STOP, &mut serving).await {
-                Ok(result) => result,
-                Err(_) => {
-                    warn!("side-streams didn't end in time");
-                    Ok(())
-                }
+            if let Ok(result) = tokio::time::timeout(STOP, &mut serving).await {
+                result
+            } else {
+                warn!("side-streams didn't end in time");
+                Ok(())
             }
         }
     };

@@ -23,6 +23,8 @@ use crate::state::Subscription;
 const CHUNK: usize = 256 * 1024;
 /// Time between two beats; a reader is stale after more than a second without one.
 const BEAT: Duration = Duration::from_millis(500);
+/// Age at which a beat is due, a little less so that none is left out.
+const BEAT_DUE: Duration = Duration::from_millis(450);
 /// Time for the Hello.
 const HELLO: Duration = Duration::from_secs(5);
 /// Time that one message may wait for the reader.
@@ -193,7 +195,7 @@ impl Stream {
     }
 
     async fn beat_if_due(&mut self) -> Result<(), End> {
-        if self.last_beat.elapsed() < BEAT - BEAT / 10 {
+        if self.last_beat.elapsed() < BEAT_DUE {
             return Ok(());
         }
         self.last_beat = Instant::now();

@@ -21,7 +21,7 @@ use crate::zmtp::{Connection, Role, ZmtpError};
 
 /// Waits between attempts to connect; an engine that starts is to be heard soon.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LAST_RETRY: Duration = Duration::from_millis(1000);
+const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Time after connecting when the replay is asked once more, if nothing came: the subscription may
 /// have reached the publisher later than the first question was answered.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -192,8 +192,8 @@ impl Subscriber {
             engine = self.source.name,
             reason, "no longer hearing the engine; its view is cleared"
         );
-        self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
         self.clear(Doubt::Disconnected).await?;
+        self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
         Ok(next_connection)
     }
 

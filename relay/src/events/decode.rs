@@ -95,7 +95,7 @@ pub fn decode(payload: &[u8]) -> Result<Batch, DecodeError> {
     for _ in 3..parts {
         reader.skip()?;
     }
-    if reader.is_empty() { Ok(Batch { time, events, rank }) } else { Err(DecodeError::Trailing) }
+    if reader.is_empty() { Ok(Batch { time, rank, events }) } else { Err(DecodeError::Trailing) }
 }
 
 /// Everything that any event may carry, before its type says what counts.

@@ -1,6 +1,6 @@
 //! One engine block in a replica's view, and the slab that holds them.
 
-use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
+use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 
 use crate::events::{EngineHash, Medium};
 
@@ -61,10 +61,10 @@ enum End {
 impl Named {
     /// The block of these tokens after `chain`.
     pub(super) fn new(mut chain: Chain, tokens: &[u32]) -> Self {
-        let mut keys = Vec::with_capacity(tokens.len() / 16);
+        let mut keys = Vec::with_capacity(tokens.len() / BLOCK_TOKENS + 1);
         chain.push(tokens, |fingerprint| keys.push(fingerprint.key()));
         let fills = keys.pop().is_some();
-        let aligned = chain.tokens() % warmpath_routing::fingerprint::BLOCK_TOKENS == 0;
+        let aligned = chain.tokens().is_multiple_of(BLOCK_TOKENS);
         let end = if aligned { End::Aligned(chain.last()) } else { End::Within(Box::new(chain)) };
         Self { end, earlier: keys.into_boxed_slice(), fills }
     }
