@@ -7,7 +7,9 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prompt::{Api, End, Model, ModelFiles, Prompter, Request, preprocess};
 
@@ -21,7 +23,16 @@ fn shared() -> Option<PathBuf> {
     None
 }
 
-fn lines(path: &Path) -> Vec<Value> {
+/// A line of a capture. The request stays as it was written: the order of its keys matters.
+#[derive(serde::Deserialize)]
+struct Line {
+    label: String,
+    t0: f64,
+    req: Option<Box<RawValue>>,
+    resp: Value,
+}
+
+fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     let mut text = String::new();
     flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
         .read_to_string(&mut text)
@@ -38,8 +49,7 @@ fn prompter(shared: &Path, tokenizer: &str) -> Prompter {
 }
 
 /// The ids that the engine says it made of a request.
-fn engine_ids(line: &Value) -> Option<Vec<u32>> {
-    let answer = &line["resp"];
+fn engine_ids(answer: &Value) -> Option<Vec<u32>> {
     [
         &answer["prompt_token_ids"],
         &answer["choices"][0]["prompt_token_ids"],
@@ -61,13 +71,13 @@ fn check(capture: &str, tokenizer: &str, at_least: usize) {
     };
     let mut texts = 0;
     let file = shared.join("engine-captures").join(format!("{capture}.requests.jsonl.gz"));
-    for line in lines(&file) {
-        let Some(expected) = engine_ids(&line) else { continue };
-        let body = serde_json::to_vec(&line["req"]).unwrap();
-        let Ok(api) = Api::of_body(&body) else { continue };
-        let label = &line["label"];
-        let now = line["t0"].as_f64().unwrap() as i64;
-        let request = Request::parse(api, &body).unwrap();
+    for line in lines::<Line>(&file) {
+        let Some(expected) = engine_ids(&line.resp) else { continue };
+        let Some(body) = line.req.as_ref().map(|body| body.get().as_bytes()) else { continue };
+        let Ok(api) = Api::of_body(body) else { continue };
+        let label = &line.label;
+        let now = line.t0 as i64;
+        let request = Request::parse(api, body).unwrap();
         let tokens = prompter.tokens(&request, None, now).unwrap();
         assert_eq!(tokens.ids, expected, "{capture}, {label}");
         assert_eq!(tokens.end, End::Complete);
@@ -106,12 +116,12 @@ fn rendered_texts_are_the_engines() {
     let Some(shared) = shared() else { return };
     let mut prompter = prompter(&shared, "llama3_1");
     let captures = shared.join("engine-captures");
-    let requests = lines(&captures.join("llama31_default.requests.jsonl.gz"));
-    for line in lines(&captures.join("llama31_default.rendered.jsonl.gz")) {
-        let request = requests.iter().find(|request| request["label"] == line["label"]).unwrap();
-        let body = serde_json::to_vec(&request["req"]).unwrap();
-        let api = Api::of_body(&body).unwrap();
-        let request = Request::parse(api, &body).unwrap();
+    let requests = lines::<Line>(&captures.join("llama31_default.requests.jsonl.gz"));
+    for line in lines::<Value>(&captures.join("llama31_default.rendered.jsonl.gz")) {
+        let request = requests.iter().find(|request| line["label"] == request.label).unwrap();
+        let body = request.req.as_ref().unwrap().get().as_bytes();
+        let api = Api::of_body(body).unwrap();
+        let request = Request::parse(api, body).unwrap();
         let tokens = prompter.tokens(&request, None, 0).unwrap();
         assert_eq!(tokens.text.as_deref(), line["rendered"].as_str(), "{}", line["label"]);
     }

@@ -6,12 +6,15 @@ use anyhow::{Context as _, ensure};
 
 use super::event::{Form, HashForm};
 
+/// The options, boxed: they are many.
+pub(crate) type Args = Box<Options>;
+
 /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests.
 ///
 /// It tokenizes with the real tokenizer, keeps a real prefix cache, publishes vLLM's KV events and
 /// takes the time that a GPU would have taken. What it answers is filler text.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct Options {
     /// Directory with tokenizer.json and tokenizer_config.json
     #[arg(long, value_name = "DIR")]
     pub(super) model: PathBuf,
@@ -93,7 +96,7 @@ const BLOCKS: std::ops::RangeInclusive<usize> = 1..=1 << 24;
 const RANKS: std::ops::RangeInclusive<u32> = 1..=64;
 const MODEL_LEN: usize = 32_768;
 
-impl Args {
+impl Options {
     /// Says what is wrong with the values, by name.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         ensure!(BLOCK_SIZE.contains(&self.block_size), "--block-size must be in {BLOCK_SIZE:?}");

@@ -38,6 +38,11 @@ impl Prompt {
         self.tokens.get(..self.asked).unwrap_or_default()
     }
 
+    #[cfg(test)]
+    pub(super) fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+
     fn hash_full_blocks(&mut self) {
         let known = self.hashes.len();
         let mut parent = self.hashes.last().copied();
@@ -216,6 +221,17 @@ impl Cache {
     /// What happened since the last call, in order.
     pub(crate) fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Copies per hash.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> HashMap<BlockHash, usize> {
+        self.held.iter().map(|(hash, copies)| (*hash, copies.len())).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved
     }
 
     fn name_full_blocks(&mut self, sequence: &mut Sequence, report_from: usize) {

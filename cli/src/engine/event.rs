@@ -89,12 +89,16 @@ impl Writer {
                 self.begin("BlockStored", 10, 11);
                 self.key("block_hashes");
                 self.array(hashes.len());
-                hashes.iter().for_each(|hash| self.hash(hash));
+                for hash in hashes {
+                    self.hash(hash);
+                }
                 self.key("parent_block_hash");
                 self.optional(parent.as_ref(), Self::hash);
                 self.key("token_ids");
                 self.array(tokens.len());
-                tokens.iter().for_each(|&token| self.number(u64::from(token)));
+                for &token in tokens {
+                    self.number(u64::from(token));
+                }
                 self.key("block_size");
                 self.number(*block_size as u64);
                 self.key("lora_id");
@@ -108,7 +112,9 @@ impl Writer {
                 for keys in extra_keys {
                     self.optional(Some(keys).filter(|keys| !keys.is_empty()), |out, keys| {
                         out.array(keys.len());
-                        keys.iter().for_each(|key| out.text(key));
+                        for key in keys {
+                            out.text(key);
+                        }
                     });
                 }
                 self.key("group_idx");

@@ -52,7 +52,11 @@ pub(crate) fn block_hash(
     for token in tokens {
         hasher.update(&token.to_le_bytes());
     }
-    for key in keys.of_block(index) {
+    // Tagged, unlike vLLM's: there a salt that reads like an adapter's name shares a block with it.
+    let lora = keys.lora.as_ref().map(|lora| ('l', &*lora.name));
+    let salt = keys.salt.as_deref().filter(|_| index == 0).map(|salt| ('s', salt));
+    for (tag, key) in lora.into_iter().chain(salt) {
+        hasher.update(&[tag as u8]);
         hasher.update(&(key.len() as u64).to_le_bytes());
         hasher.update(key.as_bytes());
     }

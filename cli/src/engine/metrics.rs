@@ -107,28 +107,22 @@ pub(crate) fn page(ranks: &[Arc<Rank>], model: &str, block_size: usize) -> Strin
     page.family("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.");
     page.each("kv_cache_usage_perc", "", Rank::usage);
 
-    let counters: [(&str, &str, fn(&Counters) -> u64); 4] = [
-        (
-            "prefix_cache_queries_total",
-            "Prefix cache queries, in terms of number of queried tokens.",
-            |counters| counters.queries.load(Ordering::Relaxed),
-        ),
-        (
-            "prefix_cache_hits_total",
-            "Prefix cache hits, in terms of number of cached tokens.",
-            |counters| counters.hits.load(Ordering::Relaxed),
-        ),
-        ("prompt_tokens_total", "Number of prefill tokens processed.", |counters| {
-            counters.queries.load(Ordering::Relaxed)
-        }),
-        ("generation_tokens_total", "Number of generation tokens processed.", |counters| {
-            counters.generated.load(Ordering::Relaxed)
-        }),
-    ];
-    for (name, help, value) in counters {
-        page.family(name, "counter", help);
-        page.each(name, "", |rank| value(rank.counters()));
-    }
+    page.counter(
+        "prefix_cache_queries_total",
+        "Prefix cache queries, in terms of number of queried tokens.",
+        |counters| &counters.queries,
+    );
+    page.counter(
+        "prefix_cache_hits_total",
+        "Prefix cache hits, in terms of number of cached tokens.",
+        |counters| &counters.hits,
+    );
+    page.counter("prompt_tokens_total", "Number of prefill tokens processed.", |counters| {
+        &counters.queries
+    });
+    page.counter("generation_tokens_total", "Number of generation tokens processed.", |counters| {
+        &counters.generated
+    });
 
     page.family("request_success_total", "counter", "Count of successfully processed requests.");
     page.each("request_success_total", ",finished_reason=\"stop\"", |rank| {
@@ -181,6 +175,11 @@ impl Page<'_> {
         for rank in self.ranks {
             self.line(name, label, rank, value(rank));
         }
+    }
+
+    fn counter(&mut self, name: &str, help: &str, counter: fn(&Counters) -> &AtomicU64) {
+        self.family(name, "counter", help);
+        self.each(name, "", |rank| counter(rank.counters()).load(Ordering::Relaxed));
     }
 
     fn line(&mut self, name: &str, label: &str, rank: &Rank, value: impl Display) {

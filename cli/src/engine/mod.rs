@@ -7,6 +7,10 @@ mod args;
 mod cache;
 #[cfg(test)]
 mod cache_tests;
+#[cfg(test)]
+mod capture_tests;
+#[cfg(test)]
+mod captures;
 mod event;
 #[cfg(test)]
 mod event_tests;
@@ -31,6 +35,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use self::args::Args;
+use self::args::Options;
 use self::cache::Cache;
 use self::event::{Encoding, Form};
 use self::filler::Filler;
@@ -48,23 +53,26 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Bad arguments, a model that can't be read, addresses that can't be bound.
+#[allow(clippy::needless_pass_by_value, reason = "every command takes its arguments so")]
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     args.check()?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("can't start the runtime")?
-        .block_on(serve(args))?;
+        .block_on(serve(&args))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn serve(args: Args) -> anyhow::Result<()> {
+async fn serve(args: &Options) -> anyhow::Result<()> {
     let listener = TcpListener::bind((args.host.as_str(), args.port))
         .await
         .with_context(|| format!("can't listen on {}:{}", args.host, args.port))?;
     let address = listener.local_addr().context("can't tell the own address")?.to_string();
-    let app = app(&args, address).await?;
-    announce(&args, &app);
+    let tokenizer = Tokenizer::load(&args.model)
+        .with_context(|| format!("--model {}", args.model.display()))?;
+    let app = app(args, tokenizer, address).await?;
+    announce(args, &app);
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut on_stop = stopped.clone();
     let server = axum::serve(
@@ -98,10 +106,8 @@ async fn wait_for_signal() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loads the model and starts the ranks.
-async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
-    let tokenizer = Tokenizer::load(&args.model)
-        .with_context(|| format!("--model {}", args.model.display()))?;
+/// Starts the ranks.
+async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::Result<Arc<App>> {
     let filler = Filler::new(&tokenizer);
     let timing = Timing::new(
         args.prefill_base_ms,
@@ -115,8 +121,9 @@ async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
     for number in (0..args.data_parallel_size).map(|n| n + args.data_parallel_rank) {
         let publisher = match publisher_config(args, number)? {
             Some(config) => {
-                sources.insert(number.to_string(), source(args, &config));
-                Some(Publisher::start(config).await?)
+                let publisher = Publisher::start(config).await?;
+                sources.insert(number.to_string(), source(args, &publisher));
+                Some(publisher)
             }
             None => None,
         };
@@ -146,7 +153,7 @@ async fn app(args: &Args, address: String) -> anyhow::Result<Arc<App>> {
     }))
 }
 
-fn publisher_config(args: &Args, rank: u32) -> anyhow::Result<Option<Config>> {
+fn publisher_config(args: &Options, rank: u32) -> anyhow::Result<Option<Config>> {
     let place = |endpoint: &str| {
         let given = (!endpoint.is_empty()).then_some(endpoint);
         given.map(|endpoint| publisher::offset_port(endpoint, rank)).transpose()
@@ -162,20 +169,21 @@ fn publisher_config(args: &Args, rank: u32) -> anyhow::Result<Option<Config>> {
 }
 
 /// What `/kv_event_sources` says of a rank, as vLLM 0.32.0 does.
-fn source(args: &Args, config: &Config) -> serde_json::Value {
+fn source(args: &Options, publisher: &Publisher) -> serde_json::Value {
+    let (endpoint, replay_endpoint) = publisher.endpoints();
     serde_json::json!({
         "enable_kv_cache_events": true,
         "publisher": "zmq",
-        "endpoint": config.endpoint,
-        "replay_endpoint": config.replay_endpoint,
+        "endpoint": endpoint,
+        "replay_endpoint": replay_endpoint,
         "buffer_steps": args.kv_events_buffer_steps,
         "hwm": publisher::QUEUE,
         "max_queue_size": publisher::QUEUE,
-        "topic": config.topic,
+        "topic": args.kv_events_topic,
     })
 }
 
-fn announce(args: &Args, app: &App) {
+fn announce(args: &Options, app: &App) {
     eprintln!(
         "warmpath engine: SIMULATED engine, no model is run; answers are filler text\n\
          warmpath engine: http://{} serves {} (vLLM {} protocols), {} blocks of {} tokens",

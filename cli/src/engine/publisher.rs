@@ -51,9 +51,8 @@ pub(crate) struct Publisher {
     queue: mpsc::Sender<(u64, Bytes)>,
     buffer: Buffer,
     kept: usize,
-    /// Where it listens; none where it connects.
-    pub(crate) bound: Option<Endpoint>,
-    pub(crate) replay_bound: Option<Endpoint>,
+    endpoint: String,
+    replay_endpoint: Option<String>,
 }
 
 impl Publisher {
@@ -66,19 +65,20 @@ impl Publisher {
         let buffer = Buffer::default();
         let (queue, batches) = mpsc::channel(QUEUE);
         let mut socket = PubSocket::new();
-        let bound = if binds(&config.endpoint) {
+        let endpoint = if binds(&config.endpoint) {
             let endpoint = bind(&mut socket, &config.endpoint).await?;
             tokio::spawn(publish(socket, topic.clone(), batches));
-            Some(endpoint)
+            endpoint
         } else {
-            let endpoint: Endpoint = config
+            let _: Endpoint = config
                 .endpoint
                 .parse()
                 .with_context(|| format!("--kv-events-endpoint {:?}", config.endpoint))?;
-            tokio::spawn(connect_and_publish(socket, endpoint.to_string(), topic.clone(), batches));
-            None
+            let endpoint = config.endpoint;
+            tokio::spawn(connect_and_publish(socket, endpoint.clone(), topic.clone(), batches));
+            endpoint
         };
-        let replay_bound = match &config.replay_endpoint {
+        let replay_endpoint = match &config.replay_endpoint {
             Some(address) => {
                 let mut socket = RouterSocket::new();
                 let endpoint = bind(&mut socket, address).await?;
@@ -90,12 +90,18 @@ impl Publisher {
             }
             None => None,
         };
-        Ok(Self { queue, buffer, kept: config.buffer, bound, replay_bound })
+        Ok(Self { queue, buffer, kept: config.buffer, endpoint, replay_endpoint })
+    }
+
+    /// Its endpoints for events and for replays, as configured; a free port that was taken is
+    /// filled in.
+    pub(crate) fn endpoints(&self) -> (&str, Option<&str>) {
+        (&self.endpoint, self.replay_endpoint.as_deref())
     }
 
     /// Sends a batch. Never waits: a full queue drops it, as a PUB socket does.
     pub(crate) fn publish(&self, sequence: u64, batch: Bytes) {
-        if self.replay_bound.is_some() {
+        if self.replay_endpoint.is_some() {
             let mut buffer = lock(&self.buffer);
             while buffer.len() >= self.kept.max(1) {
                 buffer.pop_front();
@@ -111,9 +117,17 @@ fn binds(endpoint: &str) -> bool {
     endpoint.contains('*') || endpoint.contains("::")
 }
 
-async fn bind(socket: &mut impl Socket, endpoint: &str) -> anyhow::Result<Endpoint> {
+/// Binds, and gives the endpoint back with the port that it got.
+async fn bind(socket: &mut impl Socket, endpoint: &str) -> anyhow::Result<String> {
     let address = endpoint.replace("//*:", "//0.0.0.0:");
-    socket.bind(&address).await.with_context(|| format!("can't bind {endpoint} for KV events"))
+    let bound = socket
+        .bind(&address)
+        .await
+        .with_context(|| format!("can't bind {endpoint} for KV events"))?;
+    Ok(match (endpoint.strip_suffix(":0"), bound) {
+        (Some(base), Endpoint::Tcp(_, port)) => format!("{base}:{port}"),
+        _ => endpoint.to_owned(),
+    })
 }
 
 /// `tcp://*:5557` for rank 2 is `tcp://*:5559`, as in vLLM; port 0 (any) stays.

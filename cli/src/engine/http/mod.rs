@@ -152,8 +152,10 @@ async fn event_sources(State(app): Shared) -> impl IntoResponse {
 }
 
 async fn reset(State(app): Shared) -> impl IntoResponse {
-    // Every rank is tried, also after one that can't.
-    let success = app.ranks.iter().fold(true, |success, rank| rank.reset() && success);
+    let mut success = true;
+    for rank in &app.ranks {
+        success &= rank.reset();
+    }
     Json(serde_json::json!({ "success": success }))
 }
 

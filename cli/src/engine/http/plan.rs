@@ -27,6 +27,7 @@ pub(super) enum Api {
 }
 
 /// A request, checked.
+#[allow(clippy::struct_excessive_bools, reason = "they are the request's own switches")]
 pub(super) struct Plan {
     pub(super) api: Api,
     pub(super) rank: Arc<Rank>,
