@@ -12,10 +12,10 @@ use warmpath_routing::view::World;
 
 use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
-use super::standin::Api;
 use super::view::View;
 use crate::config;
 use crate::shared::{Data, Map};
+use warmpath_routing::prompt::Api;
 
 /// How much of an unread body tells requests apart, in bytes.
 const AFFINITY_BYTES: usize = 2_048;

@@ -4,7 +4,6 @@ mod dispatch;
 mod exchange;
 mod metrics;
 mod prompts;
-mod standin;
 mod view;
 
 use std::cell::RefCell;

@@ -8,8 +8,8 @@ use std::rc::{Rc, Weak};
 use serde::Deserialize;
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+use warmpath_routing::prompt::{Api, Model, PromptError, Prompter, Request};
 
-use super::standin::{Api, Model, PromptError, Prompter, Request};
 use super::view::View;
 use crate::shared::{self, Data};
 
@@ -158,5 +158,9 @@ impl Read {
 fn degrade_of(error: &PromptError) -> Degrade {
     match error {
         PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
+        PromptError::NoTemplate
+        | PromptError::TemplateRefused
+        | PromptError::TemplateFailed(_)
+        | PromptError::RequestTemplate => Degrade::Template,
     }
 }
