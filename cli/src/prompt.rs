@@ -1,8 +1,244 @@
+//! `warmpath prompt`: the filter's own view of a request, for a person who asks why it misses.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
+use warmpath_routing::prompt::{
+    Api, End, Model, ModelFiles, Prompter, Request, Tokens, preprocess,
+};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Model directory with tokenizer.json (or tokenizer.json.gz) and tokenizer_config.json
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// The API that the request is for [default: by the body's shape]
+    #[arg(long, value_enum)]
+    api: Option<ApiName>,
+    /// Show only the first so many tokens, as the filter's `prefix_tokens` does
+    #[arg(long, value_name = "N")]
+    prefix_tokens: Option<usize>,
+    /// The model version that fingerprints are rooted in
+    #[arg(long, value_name = "V", default_value = "")]
+    model_version: String,
+    /// The LoRA adapter that fingerprints are rooted in
+    #[arg(long, value_name = "A", default_value = "")]
+    adapter: String,
+    /// The time that the template sees, in seconds since 1970 [default: now]
+    #[arg(long, value_name = "SECONDS")]
+    now: Option<i64>,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+    /// The request body; - for standard input
+    #[arg(value_name = "request.json")]
+    request: PathBuf,
+}
 
-pub(crate) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not built yet")
+#[derive(Clone, Copy, ValueEnum)]
+enum ApiName {
+    Chat,
+    Completions,
+}
+
+impl From<ApiName> for Api {
+    fn from(name: ApiName) -> Self {
+        match name {
+            ApiName::Chat => Self::Chat,
+            ApiName::Completions => Self::Completions,
+        }
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let body = read_body(&args.request)?;
+    let report = Report::new(&args, &body)?;
+    let text = if args.json { report.json()? } else { report.text() };
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read_body(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        let mut body = Vec::new();
+        std::io::stdin().read_to_end(&mut body).context("can't read standard input")?;
+        return Ok(body);
+    }
+    std::fs::read(path).with_context(|| format!("can't read the request {}", path.display()))
+}
+
+/// What there is to say about a request.
+struct Report {
+    api: Api,
+    model: String,
+    salted: bool,
+    tokenizer_hash: [u8; 32],
+    root: Fingerprint,
+    tokens: Tokens,
+    names: Vec<Fingerprint>,
+}
+
+impl Report {
+    fn new(args: &Args, body: &[u8]) -> anyhow::Result<Self> {
+        let in_request = || format!("in the request {}", args.request.display());
+        let api = match args.api {
+            Some(name) => name.into(),
+            None => Api::of_body(body).with_context(in_request)?,
+        };
+        let request = Request::parse(api, body).with_context(in_request)?;
+        let in_model = || format!("in the model directory {}", args.model.display());
+        let files = ModelFiles::read_dir(&args.model).with_context(in_model)?;
+        let artefact = preprocess(&files).with_context(in_model)?;
+        let mut prompter = Prompter::new(Model::load(&artefact.bytes).with_context(in_model)?, 0);
+        let now = match args.now {
+            Some(now) => now,
+            None => i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?,
+        };
+        let tokens = prompter
+            .tokens(&request, args.prefix_tokens, now)
+            .with_context(|| format!("no prompt can be told for {}", args.request.display()))?;
+        let scope = Scope {
+            model_version: &args.model_version,
+            tokenizer_hash: &artefact.tokenizer_hash,
+            adapter: &args.adapter,
+            salt: request.cache_salt(),
+        };
+        let mut names = Vec::new();
+        Chain::new(&scope).push(&tokens.ids, |name| names.push(name));
+        Ok(Self {
+            api,
+            model: request.model().to_owned(),
+            salted: !request.cache_salt().is_empty(),
+            tokenizer_hash: artefact.tokenizer_hash,
+            root: scope.root(),
+            tokens,
+            names,
+        })
+    }
+
+    fn why(&self) -> &'static str {
+        match self.tokens.end {
+            End::Complete => "the whole prompt is known",
+            End::Limit => "as many tokens as were asked for",
+            End::Media => "an image, audio or another part that isn't text begins there",
+            End::Word => "a word too long to be tokenized in a proxy begins there",
+        }
+    }
+
+    fn json(&self) -> anyhow::Result<String> {
+        let blocks: Vec<_> = self.names.iter().map(ToString::to_string).collect();
+        let value = serde_json::json!({
+            "api": api_name(self.api),
+            "model": self.model,
+            "salted": self.salted,
+            "tokenizer_hash": Fingerprint(self.tokenizer_hash).to_string(),
+            "root": self.root.to_string(),
+            "prompt": self.tokens.text,
+            "token_ids": self.tokens.ids,
+            "tokens": self.tokens.ids.len(),
+            "block_tokens": BLOCK_TOKENS,
+            "fingerprints": blocks,
+            "end": self.tokens.end.as_str(),
+            "end_reason": self.why(),
+        });
+        Ok(serde_json::to_string_pretty(&value)? + "\n")
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string can't fail.
+        let _ = writeln!(out, "api        {}", api_name(self.api));
+        let _ =
+            writeln!(out, "model      {}", if self.model.is_empty() { "-" } else { &self.model });
+        let _ = writeln!(out, "tokenizer  {}", Fingerprint(self.tokenizer_hash));
+        let salted = if self.salted { " (with the request's cache_salt)" } else { "" };
+        let _ = writeln!(out, "root       {}{salted}", self.root);
+        if let Some(text) = &self.tokens.text {
+            let _ = writeln!(out, "\nprompt, {} bytes:\n{text}", text.len());
+        }
+        let ids = &self.tokens.ids;
+        let _ = writeln!(out, "\ntokens, {}, in blocks of {BLOCK_TOKENS}:", ids.len());
+        for (number, block) in ids.chunks(BLOCK_TOKENS).enumerate() {
+            let name = match self.names.get(number) {
+                Some(name) => name.to_string(),
+                None => "- (not a full block)".to_owned(),
+            };
+            let ids: Vec<_> = block.iter().map(ToString::to_string).collect();
+            let _ = writeln!(out, "{number:>5}  {name}\n       {}", ids.join(" "));
+        }
+        let _ = writeln!(
+            out,
+            "\nends after {} tokens, {} full blocks: {} ({})",
+            ids.len(),
+            self.names.len(),
+            self.tokens.end.as_str(),
+            self.why()
+        );
+        out
+    }
+}
+
+fn api_name(api: Api) -> &'static str {
+    match api {
+        Api::Chat => "chat",
+        Api::Completions => "completions",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn demo() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo")
+    }
+
+    fn args(prefix_tokens: Option<usize>) -> Args {
+        Args {
+            model: demo(),
+            api: None,
+            prefix_tokens,
+            model_version: "v1".into(),
+            adapter: String::new(),
+            now: Some(0),
+            json: false,
+            request: "request.json".into(),
+        }
+    }
+
+    const BODY: &[u8] = br#"{"model":"demo","messages":[{"role":"user",
+        "content":"Please explain step by step how this works and what it would cost."}]}"#;
+
+    #[test]
+    fn a_report_says_what_and_why() {
+        let text = Report::new(&args(None), BODY).unwrap().text();
+        assert!(text.contains("<|im_start|>user\nPlease explain"), "{text}");
+        assert!(text.contains("complete (the whole prompt is known)"), "{text}");
+        assert!(text.contains("- (not a full block)"), "{text}");
+    }
+
+    #[test]
+    fn json_holds_the_first_tokens_only_when_asked() {
+        let report = Report::new(&args(Some(20)), BODY).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        assert_eq!(json["tokens"], 20);
+        assert_eq!(json["fingerprints"].as_array().unwrap().len(), 1);
+        assert_eq!(json["end"], "limit");
+    }
+
+    #[test]
+    fn errors_name_the_place() {
+        let error = Report::new(&args(None), b"{").err().unwrap();
+        assert!(format!("{error:#}").starts_with("in the request request.json: "), "{error:#}");
+        let mut missing = args(None);
+        missing.model = "/nowhere".into();
+        let error = Report::new(&missing, BODY).err().unwrap();
+        assert!(format!("{error:#}").contains("/nowhere/tokenizer.json"), "{error:#}");
+    }
 }

@@ -1,1 +1,35 @@
-//! Request body → prompt text → token ids → fingerprints.
+//! Request body → prompt text → token ids → fingerprints, exactly the engine's.
+//!
+//! A model's files are prepared once ([`preprocess`], native only) into an [`Artefact`], which
+//! the workers load ([`Model::load`]). A [`Prompter`] then tells the prefix of each [`Request`].
+
+mod added;
+mod artefact;
+mod bpe;
+mod categories;
+#[cfg(feature = "preprocess")]
+mod content_format;
+mod error;
+mod json;
+mod memo;
+mod message;
+mod model;
+mod pattern;
+#[cfg(feature = "preprocess")]
+mod preprocess;
+mod prompter;
+mod python;
+mod render;
+mod request;
+mod strftime;
+mod template;
+mod tokenizer;
+mod unicode;
+
+pub use artefact::Artefact;
+pub use error::{ArtefactError, PromptError, RequestError};
+pub use model::Model;
+#[cfg(feature = "preprocess")]
+pub use preprocess::{ModelFiles, preprocess};
+pub use prompter::{End, Prefix, Prompter, Tokens};
+pub use request::{Api, Request};

@@ -1,0 +1,180 @@
+//! Added tokens: texts such as `<|im_end|>` that are one token wherever they stand, also inside
+//! what a user wrote. As `tokenizers` finds them: leftmost, then longest, with the strip flags.
+
+use super::unicode::is_space;
+
+/// An added token of a tokenizer.json.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AddedToken {
+    pub(super) id: u32,
+    pub(super) content: String,
+    pub(super) lstrip: bool,
+    pub(super) rstrip: bool,
+    /// Looked for in the normalised text, not in the raw one.
+    pub(super) normalized: bool,
+}
+
+/// A match of an added token: where it starts and ends, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) id: u32,
+    /// What follows its end can't change this match.
+    pub(super) certain: bool,
+}
+
+/// A finder for a set of added tokens.
+pub(super) struct AddedTokens {
+    /// Sorted by content, so that a search narrows a range byte by byte.
+    tokens: Vec<AddedToken>,
+    certain: Vec<bool>,
+    /// Which bytes a token starts with.
+    first: [bool; 256],
+}
+
+impl AddedTokens {
+    pub(super) fn new(mut tokens: Vec<AddedToken>) -> Self {
+        tokens.sort_by(|a, b| a.content.cmp(&b.content));
+        tokens.dedup_by(|a, b| a.content == b.content);
+        let mut first = [false; 256];
+        for token in &tokens {
+            if let Some(place) =
+                token.content.bytes().next().and_then(|b| first.get_mut(usize::from(b)))
+            {
+                *place = true;
+            }
+        }
+        let certain = tokens.iter().map(|token| is_certain(token, &tokens)).collect();
+        Self { tokens, certain, first }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// The first match in `text` that starts at `from` or later. White space that the strip flags
+    /// take belongs to the match, but never what is before `from`.
+    pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
+        let mut at = from;
+        loop {
+            at += text
+                .as_bytes()
+                .get(at..)?
+                .iter()
+                .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?;
+            let Some((place, end)) = self.longest_at(text, at) else {
+                at += 1;
+                continue;
+            };
+            let token = self.tokens.get(place)?;
+            let mut found = Found {
+                start: at,
+                end,
+                id: token.id,
+                certain: self.certain.get(place) == Some(&true),
+            };
+            if token.lstrip {
+                let before = text.get(from..at)?;
+                found.start = from + before.trim_end_matches(is_space).len();
+            }
+            if token.rstrip {
+                let after = text.get(end..)?;
+                found.end = text.len() - after.trim_start_matches(is_space).len();
+            }
+            return Some(found);
+        }
+    }
+
+    /// The longest token that stands at `at`, and its end.
+    fn longest_at(&self, text: &str, at: usize) -> Option<(usize, usize)> {
+        let mut low = 0;
+        let mut high = self.tokens.len();
+        let mut best = None;
+        for (depth, byte) in text.as_bytes().get(at..)?.iter().enumerate() {
+            let range = self.tokens.get(low..high)?;
+            let byte_of = |token: &AddedToken| token.content.as_bytes().get(depth).copied();
+            let start = range.partition_point(|token| byte_of(token) < Some(*byte));
+            let end = range.partition_point(|token| byte_of(token) <= Some(*byte));
+            high = low + end;
+            low += start;
+            if low >= high {
+                break;
+            }
+            if self.tokens.get(low)?.content.len() == depth + 1 {
+                best = Some((low, at + depth + 1));
+            }
+        }
+        best
+    }
+}
+
+/// Whether a token's match never depends on what follows it.
+fn is_certain(token: &AddedToken, all: &[AddedToken]) -> bool {
+    !token.rstrip
+        && all.iter().all(|other| {
+            // Another token that holds this one with more after it could win once more is seen.
+            other.content.len() <= token.content.len()
+                || other
+                    .content
+                    .match_indices(&token.content)
+                    .all(|(at, _)| at + token.content.len() == other.content.len())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finder(tokens: &[(&str, &str)]) -> AddedTokens {
+        AddedTokens::new(
+            tokens
+                .iter()
+                .enumerate()
+                .map(|(id, (content, flags))| AddedToken {
+                    id: id as u32,
+                    content: (*content).to_owned(),
+                    lstrip: flags.contains('l'),
+                    rstrip: flags.contains('r'),
+                    normalized: false,
+                })
+                .collect(),
+        )
+    }
+
+    fn found(tokens: &[(&str, &str)], text: &str) -> Vec<(usize, usize, u32)> {
+        let finder = finder(tokens);
+        let mut from = 0;
+        let mut all = Vec::new();
+        while let Some(found) = finder.find(text, from) {
+            all.push((found.start, found.end, found.id));
+            from = found.end;
+        }
+        all
+    }
+
+    #[test]
+    fn leftmost_then_longest() {
+        assert_eq!(
+            found(&[("<a>", ""), ("<a><b>", ""), ("a", "")], "<a><b><a>a<"),
+            [(0, 6, 1), (6, 9, 0), (9, 10, 2)]
+        );
+    }
+
+    #[test]
+    fn strip_flags_take_white_space_but_not_twice() {
+        assert_eq!(found(&[("<m>", "lr")], "a  <m> \n<m>b"), [(1, 8, 0), (8, 11, 0)]);
+    }
+
+    #[test]
+    fn a_token_that_could_still_grow_is_not_certain() {
+        let finder = finder(&[("<a>", ""), ("<a>b", ""), ("<c>", ""), ("xx", "")]);
+        let certain: Vec<_> = finder
+            .tokens
+            .iter()
+            .zip(&finder.certain)
+            .map(|(t, c)| (t.content.as_str(), *c))
+            .collect();
+        assert_eq!(certain, [("<a>", false), ("<a>b", true), ("<c>", true), ("xx", true)]);
+    }
+}

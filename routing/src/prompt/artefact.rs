@@ -1,0 +1,333 @@
+//! The prepared form of a model's files: what the relay sends to the workers.
+//!
+//! Layout (integers are LEB128, strings and lists have their length in front):
+//! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat template, content format,
+//! special tokens by name, splits, flags, ids before and after a text, added tokens, vocabulary
+//! (per id: length, bytes), merges (per rank: merged id, length of the left part).
+
+use super::added::AddedToken;
+use super::bpe::BpeDefinition;
+use super::error::ArtefactError;
+use super::tokenizer::{Cuts, TokenizerDefinition};
+
+const MAGIC: &[u8; 8] = b"WARMPATH";
+const VERSION: u64 = 1;
+
+/// A prepared model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Artefact {
+    /// What [`super::Model::load`] takes; describes itself, and has its hash inside.
+    pub bytes: Vec<u8>,
+    /// Hash over everything that decides the ids: tokenizer.json, template, special tokens.
+    pub tokenizer_hash: [u8; 32],
+}
+
+/// A chat template and what it needs to know.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct TemplateDefinition {
+    /// Jinja source; none if the model has no template.
+    pub(super) source: Option<String>,
+    /// The template for requests with tools, if it is another.
+    pub(super) tools_source: Option<String>,
+    /// Content is passed as a list of parts, not as one string.
+    pub(super) content_parts: bool,
+    /// The same for the template for tools.
+    pub(super) tools_content_parts: bool,
+    /// `bos_token` and the like.
+    pub(super) special: Vec<(String, String)>,
+}
+
+/// All that an artefact holds.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Definition {
+    pub(super) hash: [u8; 32],
+    pub(super) template: TemplateDefinition,
+    pub(super) tokenizer: TokenizerDefinition,
+}
+
+impl Definition {
+    #[cfg(feature = "preprocess")]
+    pub(super) fn write(&self) -> Result<Vec<u8>, ArtefactError> {
+        let mut out = Writer(Vec::new());
+        out.0.extend_from_slice(MAGIC);
+        out.number(VERSION);
+        out.0.extend_from_slice(&self.hash);
+        for source in [&self.template.source, &self.template.tools_source] {
+            out.number(u64::from(source.is_some()));
+            out.bytes(source.as_deref().unwrap_or_default().as_bytes());
+        }
+        out.number(u64::from(self.template.content_parts));
+        out.number(u64::from(self.template.tools_content_parts));
+        out.number(self.template.special.len() as u64);
+        for (name, value) in &self.template.special {
+            out.bytes(name.as_bytes());
+            out.bytes(value.as_bytes());
+        }
+        let tokenizer = &self.tokenizer;
+        out.number(tokenizer.splits.len() as u64);
+        for split in &tokenizer.splits {
+            out.bytes(split.as_bytes());
+        }
+        out.flags(&[
+            tokenizer.nfc,
+            tokenizer.cuts.words,
+            tokenizer.cuts.lines,
+            tokenizer.bpe.ignore_merges,
+        ]);
+        for ids in [&tokenizer.before, &tokenizer.after, &tokenizer.bpe.unreachable] {
+            out.number(ids.len() as u64);
+            for id in ids {
+                out.number(u64::from(*id));
+            }
+        }
+        out.number(tokenizer.added.len() as u64);
+        for token in &tokenizer.added {
+            out.number(u64::from(token.id));
+            out.bytes(token.content.as_bytes());
+            out.flags(&[token.lstrip, token.rstrip, token.normalized]);
+        }
+        let bpe = &tokenizer.bpe;
+        out.number(bpe.tokens.len() as u64);
+        for token in &bpe.tokens {
+            out.bytes(token);
+        }
+        out.number(bpe.merges.len() as u64);
+        let ids: std::collections::HashMap<&[u8], u32> = bpe
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(id, token)| (token.as_slice(), id as u32))
+            .collect();
+        let mut last = 0;
+        for (left, right) in &bpe.merges {
+            let bytes = |id: u32| bpe.tokens.get(id as usize).map_or(&[] as &[u8], Vec::as_slice);
+            let joined = [bytes(*left), bytes(*right)].concat();
+            let id = ids.get(joined.as_slice()).copied().ok_or_else(|| {
+                ArtefactError::Tokenizer(format!("a merge of {left} and {right} without a token"))
+            })?;
+            let step = i64::from(id) - last;
+            out.number((step << 1 ^ step >> 63) as u64);
+            out.number(bytes(*left).len() as u64);
+            last = i64::from(id);
+        }
+        Ok(out.0)
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Result<Self, ArtefactError> {
+        let mut input = Reader { bytes, at: 0 };
+        if input.take(MAGIC.len())? != MAGIC {
+            return Err(bad("it doesn't start with WARMPATH"));
+        }
+        let version = input.number()?;
+        if version != VERSION {
+            return Err(bad(&format!("format {version}, this build reads {VERSION}")));
+        }
+        let mut definition = Self::default();
+        definition.hash.copy_from_slice(input.take(32)?);
+        let template = &mut definition.template;
+        for source in [&mut template.source, &mut template.tools_source] {
+            let given = input.number()? != 0;
+            let text = input.text()?;
+            *source = given.then_some(text);
+        }
+        template.content_parts = input.number()? != 0;
+        template.tools_content_parts = input.number()? != 0;
+        for _ in 0..input.count()? {
+            let pair = (input.text()?, input.text()?);
+            template.special.push(pair);
+        }
+        let tokenizer = &mut definition.tokenizer;
+        for _ in 0..input.count()? {
+            tokenizer.splits.push(input.text()?);
+        }
+        let flags = input.number()?;
+        tokenizer.nfc = flags & 1 != 0;
+        tokenizer.cuts = Cuts { words: flags & 2 != 0, lines: flags & 4 != 0 };
+        tokenizer.bpe.ignore_merges = flags & 8 != 0;
+        for ids in [&mut tokenizer.before, &mut tokenizer.after, &mut tokenizer.bpe.unreachable] {
+            for _ in 0..input.count()? {
+                ids.push(input.id()?);
+            }
+        }
+        for _ in 0..input.count()? {
+            let id = input.id()?;
+            let content = input.text()?;
+            let flags = input.number()?;
+            tokenizer.added.push(AddedToken {
+                id,
+                content,
+                lstrip: flags & 1 != 0,
+                rstrip: flags & 2 != 0,
+                normalized: flags & 4 != 0,
+            });
+        }
+        read_bpe(&mut input, &mut tokenizer.bpe)?;
+        if input.at != bytes.len() {
+            return Err(bad("bytes left over"));
+        }
+        Ok(definition)
+    }
+}
+
+fn read_bpe(input: &mut Reader<'_>, bpe: &mut BpeDefinition) -> Result<(), ArtefactError> {
+    let count = input.count()?;
+    bpe.tokens.reserve_exact(count);
+    for _ in 0..count {
+        let length = input.count()?;
+        bpe.tokens.push(input.take(length)?.to_vec());
+    }
+    let mut ids: std::collections::HashMap<&[u8], u32> =
+        std::collections::HashMap::with_capacity(count);
+    for (id, token) in bpe.tokens.iter().enumerate() {
+        ids.insert(token, id as u32);
+    }
+    let count = input.count()?;
+    bpe.merges.reserve_exact(count);
+    let mut last = 0i64;
+    for _ in 0..count {
+        let step = input.number()?;
+        last = last.wrapping_add((step >> 1) as i64 ^ -((step & 1) as i64));
+        let left = usize::try_from(input.number()?).unwrap_or(usize::MAX);
+        let token = usize::try_from(last).ok().and_then(|id| bpe.tokens.get(id));
+        let Some((left, right)) = token.and_then(|token| token.split_at_checked(left)) else {
+            return Err(bad("a merge of no token"));
+        };
+        match (ids.get(left), ids.get(right)) {
+            (Some(left), Some(right)) => bpe.merges.push((*left, *right)),
+            _ => return Err(bad("a merge of unknown parts")),
+        }
+    }
+    Ok(())
+}
+
+fn bad(reason: &str) -> ArtefactError {
+    ArtefactError::Artefact(reason.to_owned())
+}
+
+#[cfg(feature = "preprocess")]
+struct Writer(Vec<u8>);
+
+#[cfg(feature = "preprocess")]
+impl Writer {
+    fn number(&mut self, mut number: u64) {
+        while number >= 128 {
+            self.0.push((number & 127) as u8 | 128);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn flags(&mut self, flags: &[bool]) {
+        let bits = flags.iter().enumerate().map(|(at, flag)| u64::from(*flag) << at).sum();
+        self.number(bits);
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], ArtefactError> {
+        let end = self.at.checked_add(count).ok_or_else(|| bad("a length too large"))?;
+        let taken = self.bytes.get(self.at..end).ok_or_else(|| bad("it ends too early"))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, ArtefactError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.take(1)?.first().copied().unwrap_or(0);
+            number |= u64::from(byte & 127) << shift;
+            if byte & 128 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(bad("a number too large"))
+    }
+
+    /// A count of things that follow: never more than there are bytes left.
+    fn count(&mut self) -> Result<usize, ArtefactError> {
+        let count = self.number()?;
+        match usize::try_from(count) {
+            Ok(count) if count <= self.bytes.len() - self.at => Ok(count),
+            _ => Err(bad("a count larger than what follows")),
+        }
+    }
+
+    fn id(&mut self) -> Result<u32, ArtefactError> {
+        u32::try_from(self.number()?).map_err(|_| bad("a token id too large"))
+    }
+
+    fn text(&mut self) -> Result<String, ArtefactError> {
+        let length = self.count()?;
+        let bytes = self.take(length)?;
+        String::from_utf8(bytes.to_vec()).map_err(|_| bad("text that is not UTF-8"))
+    }
+}
+
+#[cfg(all(test, feature = "preprocess"))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn definition() -> Definition {
+        let mut tokens: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+        tokens.push(b"ab".to_vec());
+        tokens.push(Vec::new());
+        tokens.push(b"abc".to_vec());
+        Definition {
+            hash: [9; 32],
+            template: TemplateDefinition {
+                source: Some("{{ messages }}".into()),
+                content_parts: true,
+                special: vec![("bos_token".into(), "<s>".into())],
+                ..TemplateDefinition::default()
+            },
+            tokenizer: TokenizerDefinition {
+                bpe: BpeDefinition {
+                    tokens,
+                    merges: vec![(97, 98), (256, 99)],
+                    ignore_merges: true,
+                    unreachable: vec![3],
+                },
+                added: vec![AddedToken { id: 300, content: "<s>".into(), ..AddedToken::default() }],
+                splits: vec![r"\s+".into()],
+                nfc: true,
+                before: vec![300],
+                after: vec![],
+                cuts: Cuts { words: true, lines: false },
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let bytes = definition().write().unwrap();
+        assert_eq!(Definition::read(&bytes).unwrap(), definition());
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_bytes_are_refused_or_read_but_never_panic(
+            at in any::<proptest::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(),
+        ) {
+            let mut bytes = definition().write().unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            if cut {
+                bytes.truncate(at);
+            }
+            if let Ok(definition) = Definition::read(&bytes) {
+                let _ = super::super::tokenizer::Tokenizer::new(&definition.tokenizer);
+            }
+        }
+    }
+}

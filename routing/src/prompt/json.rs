@@ -1,0 +1,243 @@
+//! JSON as the engine sees it: order kept, the last of equal keys wins, strings borrowed.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use minijinja::Value;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// A JSON value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Json<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Unsigned(u64),
+    Float(f64),
+    /// A number without a fraction that is beyond 64 bits: Python keeps it exact, this can't.
+    Huge,
+    Str(Cow<'a, str>),
+    List(Vec<Json<'a>>),
+    Map(Vec<(Cow<'a, str>, Json<'a>)>),
+}
+
+impl<'a> Json<'a> {
+    pub(super) fn str(&self) -> Option<&str> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    pub(super) fn map(&self) -> Option<&[(Cow<'a, str>, Json<'a>)]> {
+        match self {
+            Self::Map(pairs) => Some(pairs),
+            _ => None,
+        }
+    }
+
+    pub(super) fn list(&self) -> Option<&[Json<'a>]> {
+        match self {
+            Self::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The value of a key; none also when it is null.
+    pub(super) fn get(&self, key: &str) -> Option<&Json<'a>> {
+        self.map()?
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value)
+            .filter(|v| !v.is_null())
+    }
+
+    /// Whether a number is in it that can't be passed on exactly.
+    pub(super) fn has_huge(&self) -> bool {
+        match self {
+            Self::Huge => true,
+            Self::List(items) => items.iter().any(Self::has_huge),
+            Self::Map(pairs) => pairs.iter().any(|(_, value)| value.has_huge()),
+            _ => false,
+        }
+    }
+
+    /// Whether the value is true to Python.
+    pub(super) fn truthy(&self) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Bool(value) => *value,
+            Self::Int(number) => *number != 0,
+            Self::Unsigned(number) => *number != 0,
+            Self::Float(number) => *number != 0.0,
+            Self::Huge => true,
+            Self::Str(text) => !text.is_empty(),
+            Self::List(items) => !items.is_empty(),
+            Self::Map(pairs) => !pairs.is_empty(),
+        }
+    }
+
+    pub(super) fn to_value(&self) -> Value {
+        match self {
+            Self::Null | Self::Huge => Value::from(()),
+            Self::Bool(value) => Value::from(*value),
+            Self::Int(number) => Value::from(*number),
+            Self::Unsigned(number) => Value::from(*number),
+            Self::Float(number) => Value::from(*number),
+            Self::Str(text) => Value::from(text.as_ref()),
+            Self::List(items) => items.iter().map(Self::to_value).collect(),
+            Self::Map(pairs) => {
+                Value::from_pairs(pairs.iter().map(|(key, value)| (key.as_ref(), value.to_value())))
+            }
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Json::Bool(value))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(Json::Int(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(i64::try_from(number).map_or(Json::Unsigned(number), Json::Int))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
+        // From here on a float may have been an integer that was too long.
+        Ok(if number.fract() == 0.0 && number.abs() >= 9.2e18 {
+            Json::Huge
+        } else {
+            Json::Float(number)
+        })
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Json::Str(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Json::Str(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+        Ok(Json::Str(Cow::Owned(text)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element()? {
+            items.push(item);
+        }
+        Ok(Json::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut pairs: Vec<(Cow<'de, str>, Json<'de>)> = Vec::new();
+        let mut places = std::collections::HashMap::new();
+        while let Some(Text(key)) = access.next_key()? {
+            let value = access.next_value()?;
+            // A map of many keys must not take quadratic time.
+            if pairs.len() == MANY_KEYS {
+                places = pairs.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
+            }
+            let known = if pairs.len() < MANY_KEYS {
+                pairs.iter().position(|(name, _)| *name == key)
+            } else {
+                places.get(&key).copied()
+            };
+            match known.and_then(|at| pairs.get_mut(at)) {
+                Some(pair) => pair.1 = value,
+                None => {
+                    if pairs.len() >= MANY_KEYS {
+                        places.insert(key.clone(), pairs.len());
+                    }
+                    pairs.push((key, value));
+                }
+            }
+        }
+        Ok(Json::Map(pairs))
+    }
+}
+
+const MANY_KEYS: usize = 16;
+
+/// A string that borrows where it can.
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_of_equal_keys_wins_in_the_place_of_the_first() {
+        for extra in [0, 40] {
+            let fill: String = (0..extra).map(|i| format!(r#""k{i}":0,"#)).collect();
+            let text = format!(r#"{{"a":1,{fill}"b":2,"a":3,"b":4}}"#);
+            let json: Json<'_> = serde_json::from_str(&text).unwrap();
+            let pairs = json.map().unwrap();
+            assert_eq!(pairs.len(), extra + 2);
+            assert_eq!(pairs[0], ("a".into(), Json::Int(3)));
+            assert_eq!(pairs[extra + 1], ("b".into(), Json::Int(4)));
+        }
+    }
+
+    #[test]
+    fn numbers_that_python_keeps_and_this_cannot_are_marked() {
+        let json: Json<'_> = serde_json::from_str("[18446744073709551615, 1e5]").unwrap();
+        assert!(!json.has_huge());
+        let json: Json<'_> = serde_json::from_str("[{\"a\": 18446744073709551616}]").unwrap();
+        assert!(json.has_huge());
+    }
+}

@@ -1,0 +1,422 @@
+//! Messages as a template gets them: what vLLM and `transformers` make of a request before
+//! rendering it (vllm/renderers/chat_utils.py and hf.py 0.32, transformers
+//! `_normalize_chat_messages`, 5.x).
+
+use std::borrow::Cow;
+
+use minijinja::Value;
+
+use super::error::PromptError;
+use super::json::Json;
+
+/// Stands for what isn't text; no one writes it by accident.
+pub(super) const MEDIA: &str = "\u{f8ff}warmpath media\u{f8ff}";
+
+type Fields<'a> = Vec<(&'static str, Field<'a>)>;
+
+/// A value of a message.
+#[derive(Clone, Debug)]
+pub(super) enum Field<'a> {
+    Text(Cow<'a, str>),
+    Other(Value),
+    Parts(Vec<Part<'a>>),
+}
+
+impl Field<'_> {
+    fn value(&self, marked: bool) -> Value {
+        match self {
+            Self::Text(text) => Value::from(text.as_ref()),
+            Self::Other(value) => value.clone(),
+            Self::Parts(parts) => parts.iter().map(|part| part.to_value(marked)).collect(),
+        }
+    }
+}
+
+/// A conversation, normalised.
+#[derive(Debug, Default)]
+pub(super) struct Conversation<'a> {
+    messages: Vec<Fields<'a>>,
+    /// Whether some content isn't text.
+    pub(super) media: bool,
+}
+
+/// What the template is like, which decides how content is passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    /// Content is a list of parts.
+    pub(super) parts: bool,
+    /// The role `developer` is passed on.
+    pub(super) developer: bool,
+}
+
+impl<'a> Conversation<'a> {
+    pub(super) fn new(messages: &'a [Json<'a>], style: Style) -> Result<Self, PromptError> {
+        let mut conversation = Self::default();
+        for message in messages {
+            let fields = conversation.message(message, style)?;
+            conversation.messages.push(fields);
+        }
+        if !style.developer
+            && conversation.messages.iter().any(|fields| role(fields) == "developer")
+        {
+            conversation.developers_to_system();
+        }
+        Ok(conversation)
+    }
+
+    /// The messages for the template; `marked` with media as parts of their own kind, else with
+    /// [`MEDIA`] in their place.
+    pub(super) fn to_value(&self, marked: bool) -> Value {
+        self.messages
+            .iter()
+            .map(|fields| {
+                Value::from_pairs(fields.iter().map(|(name, field)| (*name, field.value(marked))))
+            })
+            .collect()
+    }
+
+    /// The text of the last message, for `continue_final_message`.
+    pub(super) fn last_text_mut(&mut self) -> Option<&mut Cow<'a, str>> {
+        let fields = self.messages.last_mut()?;
+        fields.iter_mut().find_map(|(name, field)| match field {
+            Field::Text(text) if *name == "content" => Some(text),
+            _ => None,
+        })
+    }
+
+    fn message(&mut self, message: &'a Json<'a>, style: Style) -> Result<Fields<'a>, PromptError> {
+        let Some(role) = message.get("role").and_then(Json::str) else {
+            return Err(PromptError::UnsupportedContent("a message without a role"));
+        };
+        let mut content = match message.get("content") {
+            None => Vec::new(),
+            Some(Json::Str(text)) => vec![Part::Text(Cow::Borrowed(text.as_ref()), &[])],
+            Some(Json::List(parts)) => parts
+                .iter()
+                .map(part)
+                .collect::<Result<Vec<_>, _>>()?
+                .into_iter()
+                .flatten()
+                .collect(),
+            Some(_) => {
+                return Err(PromptError::UnsupportedContent("content that is no text or list"));
+            }
+        };
+        if role == "system" {
+            strip_billing_header(&mut content);
+        }
+        let media = content.iter().any(|part| matches!(part, Part::Media(_)));
+        self.media |= media;
+        let content = if style.parts && role != "tool" {
+            Field::Parts(content)
+        } else if media {
+            // The engine puts placeholders in front of the message's text.
+            Field::Text(Cow::Borrowed(MEDIA))
+        } else {
+            Field::Text(joined(content))
+        };
+        let mut fields = vec![("role", Field::Text(Cow::Borrowed(role))), ("content", content)];
+        if role == "assistant" {
+            if let Some(calls) = message.get("tool_calls") {
+                let calls = tool_calls(calls)?;
+                if let Some(calls) = calls {
+                    fields.push(("tool_calls", Field::Other(calls)));
+                }
+            }
+            let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
+            if let Some(reasoning) = reasoning {
+                let reasoning = Field::Other(value(reasoning)?);
+                fields.push(("reasoning", reasoning.clone()));
+                fields.push(("reasoning_content", reasoning.clone()));
+                fields.insert(0, ("thinking", reasoning));
+            }
+        }
+        if role == "tool"
+            && let Some(id) = message.get("tool_call_id")
+        {
+            fields.push(("tool_call_id", Field::Other(value(id)?)));
+        }
+        for name in ["name", "task"] {
+            if let Some(text) = message.get(name).and_then(Json::str) {
+                fields.push((name, Field::Text(Cow::Borrowed(text))));
+            }
+        }
+        if role == "developer"
+            && let Some(tools) = message.get("tools")
+        {
+            fields.push(("tools", Field::Other(value(tools)?)));
+        }
+        Ok(fields)
+    }
+
+    /// For templates that don't know developers: they become the system, in one first message.
+    fn developers_to_system(&mut self) {
+        for fields in &mut self.messages {
+            if role(fields) == "developer" {
+                for (name, field) in fields.iter_mut() {
+                    if *name == "role" {
+                        *field = Field::Text(Cow::Borrowed("system"));
+                    }
+                }
+                fields.retain(|(name, _)| *name != "tools");
+            }
+        }
+        let systems = self.messages.iter().filter(|fields| role(fields) == "system").count();
+        let first = self.messages.first().is_some_and(|fields| role(fields) == "system");
+        if systems == 1 && first {
+            return;
+        }
+        let mut texts = Vec::new();
+        for fields in &self.messages {
+            if role(fields) == "system"
+                && let Some((_, content)) = fields.iter().find(|(name, _)| *name == "content")
+            {
+                let text = match content {
+                    Field::Text(text) => text.to_string(),
+                    Field::Parts(parts) => joined(parts.clone()).into_owned(),
+                    Field::Other(_) => String::new(),
+                };
+                if !text.is_empty() {
+                    texts.push(text);
+                }
+            }
+        }
+        self.messages.retain(|fields| role(fields) != "system");
+        self.messages.insert(
+            0,
+            vec![
+                ("role", Field::Text(Cow::Borrowed("system"))),
+                ("content", Field::Text(Cow::Owned(texts.join("\n\n")))),
+            ],
+        );
+    }
+}
+
+fn role<'f>(fields: &'f Fields<'_>) -> &'f str {
+    fields
+        .iter()
+        .find_map(|(name, field)| match field {
+            Field::Text(text) if *name == "role" => Some(text.as_ref()),
+            _ => None,
+        })
+        .unwrap_or_default()
+}
+
+/// A part of a message's content.
+#[derive(Clone, Debug)]
+pub(super) enum Part<'a> {
+    /// A text, and further fields that are passed on beside it.
+    Text(Cow<'a, str>, &'a [(Cow<'a, str>, Json<'a>)]),
+    /// Something else, by its kind.
+    Media(&'static str),
+}
+
+impl Part<'_> {
+    fn to_value(&self, marked: bool) -> Value {
+        let (text, extra): (&str, &[_]) = match self {
+            Self::Text(text, extra) => (text, extra),
+            Self::Media(kind) if marked => {
+                return Value::from_pairs([("type", Value::from(*kind))]);
+            }
+            Self::Media(_) => (MEDIA, &[]),
+        };
+        let mut pairs = vec![("type", Value::from("text")), ("text", Value::from(text))];
+        for (name, value) in extra {
+            if !KNOWN_PART_FIELDS.contains(&name.as_ref()) {
+                pairs.push((name, value.to_value()));
+            }
+        }
+        Value::from_pairs(pairs)
+    }
+}
+
+/// Fields of content parts that vLLM's own types have; others are passed to the template.
+const KNOWN_PART_FIELDS: [&str; 20] = [
+    "type",
+    "text",
+    "refusal",
+    "thinking",
+    "image_url",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    "image_embeds",
+    "audio_embeds",
+    "video_embeds",
+    "prompt_embeds",
+    "data",
+    "image_pil",
+    "uuid",
+    "file",
+    "closed",
+    "name",
+    "prompt_cache_breakpoint",
+    "cache_control",
+];
+
+fn part<'a>(part: &'a Json<'a>) -> Result<Option<Part<'a>>, PromptError> {
+    match part {
+        Json::Str(text) => Ok(Some(Part::Text(Cow::Borrowed(text.as_ref()), &[]))),
+        Json::Map(pairs) => {
+            let kind = part.get("type").and_then(Json::str);
+            if part.get("uuid").is_some() {
+                return Ok(Some(Part::Media(media_kind(kind))));
+            }
+            let field = match kind {
+                Some("text" | "input_text" | "output_text") => "text",
+                Some("refusal") => "refusal",
+                Some("thinking") => "thinking",
+                Some("tool_reference") => {
+                    return Err(PromptError::UnsupportedContent("tool_reference"));
+                }
+                kind => return Ok(Some(Part::Media(media_kind(kind)))),
+            };
+            if part.has_huge() {
+                return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
+            }
+            match part.get(field) {
+                Some(Json::Str(text)) => Ok(Some(Part::Text(Cow::Borrowed(text.as_ref()), pairs))),
+                None if field != "thinking" => Ok(None),
+                _ => Err(PromptError::UnsupportedContent("a part without text")),
+            }
+        }
+        _ => Err(PromptError::UnsupportedContent("a part that is no object")),
+    }
+}
+
+fn media_kind(kind: Option<&str>) -> &'static str {
+    match kind {
+        Some("audio_url" | "input_audio" | "audio_embeds") => "audio",
+        Some("video_url" | "video_embeds") => "video",
+        _ => "image",
+    }
+}
+
+fn joined(parts: Vec<Part<'_>>) -> Cow<'_, str> {
+    let mut texts = parts.into_iter().map(|part| match part {
+        Part::Text(text, _) => text,
+        Part::Media(_) => Cow::Borrowed(MEDIA),
+    });
+    let Some(first) = texts.next() else { return Cow::Borrowed("") };
+    let mut rest = texts.peekable();
+    if rest.peek().is_none() {
+        return first;
+    }
+    let mut all = first.into_owned();
+    for text in rest {
+        all.push('\n');
+        all.push_str(&text);
+    }
+    Cow::Owned(all)
+}
+
+/// vLLM drops a line of Claude Code's that is different in every request.
+fn strip_billing_header(parts: &mut Vec<Part<'_>>) {
+    parts.retain_mut(|part| {
+        let Part::Text(text, _) = part else { return true };
+        if !text.starts_with("x-anthropic-billing-header") {
+            return true;
+        }
+        match text.split_once('\n') {
+            Some((_, rest)) if !rest.is_empty() => {
+                *text = Cow::Owned(rest.to_owned());
+                true
+            }
+            _ => false,
+        }
+    });
+}
+
+/// A value as it is, unless it holds a number that can't be passed on.
+pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
+    if json.has_huge() {
+        return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
+    }
+    Ok(json.to_value())
+}
+
+/// Calls with their arguments as an object; none for an empty list, which is dropped.
+fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
+    const REFUSED: PromptError = PromptError::UnsupportedContent("tool_calls");
+    let calls = calls.list().ok_or(REFUSED)?;
+    if calls.is_empty() {
+        return Ok(None);
+    }
+    let mut values = Vec::with_capacity(calls.len());
+    for call in calls {
+        let function = call.get("function").and_then(Json::map).ok_or(REFUSED)?;
+        if call.get("type").is_some_and(|kind| kind.str() != Some("function")) {
+            return Err(REFUSED);
+        }
+        let empty = || Ok(Value::from_pairs(std::iter::empty::<(&str, Value)>()));
+        let arguments = match call.get("function").and_then(|function| function.get("arguments")) {
+            Some(Json::Str(text)) if !text.is_empty() => {
+                match serde_json::from_str::<Json<'_>>(text) {
+                    Ok(parsed @ Json::Map(_)) => value(&parsed),
+                    _ => empty(),
+                }
+            }
+            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => value(parsed),
+            _ => empty(),
+        }?;
+        // The order of the API's types, not of the body: pydantic rebuilds the objects.
+        let mut inner = vec![("arguments", arguments)];
+        for (name, field) in function {
+            if name != "arguments" {
+                inner.push((name, value(field)?));
+            }
+        }
+        let mut outer = Vec::new();
+        if let Some(id) = call.get("id") {
+            outer.push(("id", value(id)?));
+        }
+        outer.push(("function", Value::from_pairs(inner)));
+        if let Some(kind) = call.get("type") {
+            outer.push(("type", value(kind)?));
+        }
+        values.push(Value::from_pairs(outer));
+    }
+    Ok(Some(values.into_iter().collect()))
+}
+
+/// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.
+pub(super) fn tools(tools: &Json<'_>) -> Result<Value, PromptError> {
+    const REFUSED: PromptError = PromptError::UnsupportedContent("tools");
+    let list = tools.list().ok_or(REFUSED)?;
+    let mut values = Vec::with_capacity(list.len());
+    for tool in list {
+        if tool.get("type").is_some_and(|kind| kind.str() != Some("function")) {
+            return Err(REFUSED);
+        }
+        let function = tool.get("function").ok_or(REFUSED)?;
+        let name = function.get("name").filter(|name| name.str().is_some()).ok_or(REFUSED)?;
+        let description = function.get("description");
+        if description.is_some_and(|text| text.str().is_none()) {
+            return Err(REFUSED);
+        }
+        let parameters = function.get("parameters");
+        if parameters.is_some_and(|parameters| parameters.map().is_none()) {
+            return Err(REFUSED);
+        }
+        let field = |json: Option<&Json<'_>>| json.map_or(Ok(Value::from(())), value);
+        let mut inner = vec![
+            ("name", value(name)?),
+            ("description", field(description)?),
+            ("parameters", field(parameters)?),
+        ];
+        if let Some(strict) = function.get("strict") {
+            inner.push(("strict", value(strict)?));
+        }
+        let deferred = tool.get("defer_loading");
+        if let Some(deferred) = function.get("defer_loading").or(deferred) {
+            inner.push(("defer_loading", value(deferred)?));
+        }
+        let mut outer =
+            vec![("type", Value::from("function")), ("function", Value::from_pairs(inner))];
+        if let Some(deferred) = deferred {
+            outer.push(("defer_loading", value(deferred)?));
+        }
+        values.push(Value::from_pairs(outer));
+    }
+    Ok(values.into_iter().collect())
+}

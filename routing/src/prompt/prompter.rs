@@ -1,0 +1,290 @@
+//! A model with its memo: from a request to its prefix.
+
+use std::borrow::Cow;
+
+use super::bpe::Scratch;
+use super::error::PromptError;
+use super::memo::{Known, Memo, Place};
+use super::model::Model;
+use super::render::render;
+use super::request::{Prompt, Request};
+use super::tokenizer::{Stop, Stretches};
+use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint};
+
+/// Bytes per token that are assumed where none were counted.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// The prefix of a request's prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// The name of each full block, from the start.
+    pub names: Vec<Fingerprint>,
+    /// Tokens whose ids are known; at most the limit.
+    pub tokens: usize,
+    /// Tokens of the whole prompt: counted if `exact`, else estimated.
+    pub prompt_tokens: usize,
+    /// Whether `prompt_tokens` was counted.
+    pub exact: bool,
+    /// Why the known tokens end where they do.
+    pub end: End,
+}
+
+/// All about a prompt, for a person and for a simulated engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// The rendered text; none for a prompt of token ids.
+    pub text: Option<String>,
+    /// The token ids, up to the limit.
+    pub ids: Vec<u32>,
+    /// Why they end where they do.
+    pub end: End,
+}
+
+/// Why a prefix ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The whole prompt is known.
+    Complete,
+    /// As many tokens as were asked for.
+    Limit,
+    /// An image, audio or another part that isn't text.
+    Media,
+    /// A word too long to be tokenized in a proxy.
+    Word,
+}
+
+impl End {
+    /// A stable name for metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Limit => "limit",
+            Self::Media => "media",
+            Self::Word => "word",
+        }
+    }
+}
+
+/// A prompt as text, before it is tokenized.
+pub(super) struct Text<'a> {
+    pub(super) text: Cow<'a, str>,
+    /// The ids that the tokenizer puts around a text are added.
+    pub(super) marked: bool,
+    /// The text ends where something that isn't text begins.
+    pub(super) media: bool,
+}
+
+/// A model and what it tokenized before: one per worker and model.
+pub struct Prompter {
+    model: Model,
+    memo: Memo,
+    scratch: Scratch,
+    ids: Vec<u32>,
+    hits: u64,
+    misses: u64,
+}
+
+impl Prompter {
+    /// A prompter with a memo of at most about `memo_bytes`; 0 for none.
+    pub fn new(model: Model, memo_bytes: usize) -> Self {
+        Self {
+            model,
+            memo: Memo::new(memo_bytes),
+            scratch: Scratch::default(),
+            ids: Vec::new(),
+            hits: 0,
+            misses: 0,
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Tokens that were known so far without tokenizing.
+    pub fn memo_hits(&self) -> u64 {
+        self.hits
+    }
+
+    /// Tokens that had to be tokenized so far.
+    pub fn memo_misses(&self) -> u64 {
+        self.misses
+    }
+
+    /// Bytes that the memo takes now, about.
+    pub fn memo_bytes(&self) -> usize {
+        self.memo.bytes()
+    }
+
+    /// The fingerprints of the first `limit` tokens under `root`, the scope's. `now_unix` is the
+    /// time in seconds since 1970, for templates that write the date.
+    ///
+    /// # Errors
+    /// [`PromptError`] for a request whose prompt can't be told.
+    pub fn prefix(
+        &mut self,
+        request: &Request<'_>,
+        root: Fingerprint,
+        limit: usize,
+        now_unix: i64,
+    ) -> Result<Prefix, PromptError> {
+        let mut chain = Chain::from_root(root);
+        let mut names = Vec::new();
+        if let Some(what) = request.unsupported {
+            return Err(PromptError::UnsupportedContent(what));
+        }
+        if let Prompt::Ids(ids) = &request.prompt {
+            chain.push(ids.get(..limit).unwrap_or(ids), |name| names.push(name));
+            return Ok(Prefix {
+                names,
+                tokens: ids.len().min(limit),
+                prompt_tokens: ids.len(),
+                exact: true,
+                end: if ids.len() > limit { End::Limit } else { End::Complete },
+            });
+        }
+        let text = text(&self.model, &request.prompt, now_unix)?;
+        Ok(self.text_prefix(&text, chain, root, limit))
+    }
+
+    fn text_prefix(
+        &mut self,
+        text: &Text<'_>,
+        mut chain: Chain,
+        root: Fingerprint,
+        limit: usize,
+    ) -> Prefix {
+        let tokenizer = &self.model.tokenizer;
+        let mut names = Vec::with_capacity((text.text.len() / 64).min(limit / BLOCK_TOKENS + 64));
+        if text.marked {
+            chain.push(&tokenizer.before, |name| names.push(name));
+        }
+        let mut place = Place::start(&root, text.marked);
+        let mut places = Vec::new();
+        let mut stretches = Stretches::new(&text.text);
+        let mut stop = Stop::End;
+        while chain.tokens() < limit {
+            let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
+            let memo = safe && self.memo.is_on();
+            if memo {
+                place = place.then(stretch);
+                if let Some(known) = self.memo.get(&place) {
+                    self.hits += (known.chain.tokens() - chain.tokens()) as u64;
+                    names.extend_from_slice(&known.names);
+                    chain = known.chain;
+                    places.push(place);
+                    continue;
+                }
+            }
+            self.ids.clear();
+            let left = limit - chain.tokens();
+            stop = tokenizer.encode_parts(
+                &text.text,
+                &stretches.parts,
+                left,
+                &mut self.scratch,
+                &mut self.ids,
+            );
+            let first = names.len();
+            chain.push(&self.ids, |name| names.push(name));
+            self.misses += self.ids.len() as u64;
+            if stop != Stop::End {
+                break;
+            }
+            if memo {
+                let names = names.get(first..).unwrap_or_default().into();
+                self.memo.put(place, Known { names, chain });
+                places.push(place);
+            }
+        }
+        self.memo.touch(&places);
+        let at_end = stop == Stop::End && stretches.position() >= text.text.len();
+        if at_end && text.marked && !text.media {
+            chain.push(&tokenizer.after, |name| names.push(name));
+        }
+        let known = chain.tokens();
+        names.truncate(limit / BLOCK_TOKENS);
+        let end = match stop {
+            Stop::Word => End::Word,
+            _ if known > limit || !at_end => End::Limit,
+            _ if text.media => End::Media,
+            _ => End::Complete,
+        };
+        let exact = at_end && !text.media;
+        let prompt_tokens = if exact {
+            known
+        } else {
+            let seen = stretches.position().max(1);
+            let guess = text.text.len().saturating_mul(known) / seen;
+            guess.max(known).max(if known == 0 { text.text.len() / BYTES_PER_TOKEN } else { 0 })
+        };
+        Prefix { names, tokens: known.min(limit), prompt_tokens, exact, end }
+    }
+
+    /// The rendered text and the token ids; of a long prompt only the first `limit`, if given.
+    ///
+    /// # Errors
+    /// [`PromptError`] for a request whose prompt can't be told.
+    pub fn tokens(
+        &mut self,
+        request: &Request<'_>,
+        limit: Option<usize>,
+        now_unix: i64,
+    ) -> Result<Tokens, PromptError> {
+        let limit = limit.unwrap_or(usize::MAX);
+        if let Some(what) = request.unsupported {
+            return Err(PromptError::UnsupportedContent(what));
+        }
+        if let Prompt::Ids(all) = &request.prompt {
+            let ids = all.get(..limit).unwrap_or(all).to_vec();
+            let end = if ids.len() < all.len() { End::Limit } else { End::Complete };
+            return Ok(Tokens { text: None, ids, end });
+        }
+        let text = text(&self.model, &request.prompt, now_unix)?;
+        let tokenizer = &self.model.tokenizer;
+        let mut ids = Vec::with_capacity(text.text.len() / BYTES_PER_TOKEN);
+        if text.marked {
+            ids.extend_from_slice(&tokenizer.before);
+        }
+        let mut stretches = Stretches::new(&text.text);
+        let mut stop = Stop::End;
+        while stop == Stop::End && ids.len() < limit {
+            if stretches.advance(tokenizer).is_none() {
+                break;
+            }
+            stop = tokenizer.encode_parts(
+                &text.text,
+                &stretches.parts,
+                limit,
+                &mut self.scratch,
+                &mut ids,
+            );
+        }
+        let at_end = stop == Stop::End && stretches.position() >= text.text.len();
+        if at_end && text.marked && !text.media {
+            ids.extend_from_slice(&tokenizer.after);
+        }
+        let end = match stop {
+            Stop::Word => End::Word,
+            _ if ids.len() > limit || !at_end => End::Limit,
+            _ if text.media => End::Media,
+            _ => End::Complete,
+        };
+        ids.truncate(limit);
+        Ok(Tokens { text: Some(text.text.into_owned()), ids, end })
+    }
+}
+
+fn text<'r>(model: &Model, prompt: &'r Prompt<'_>, now_unix: i64) -> Result<Text<'r>, PromptError> {
+    match prompt {
+        Prompt::Chat(chat) => render(model, chat, now_unix),
+        Prompt::Text { text, add_special_tokens } => Ok(Text {
+            text: Cow::Borrowed(text.as_ref()),
+            marked: *add_special_tokens,
+            media: false,
+        }),
+        // Answered before a text is asked for.
+        Prompt::Ids(_) => Ok(Text { text: Cow::Borrowed(""), marked: false, media: false }),
+    }
+}

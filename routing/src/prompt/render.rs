@@ -1,0 +1,130 @@
+//! A chat request → the text that the engine tokenizes.
+
+use std::borrow::Cow;
+
+use minijinja::Value;
+
+use super::error::PromptError;
+use super::json::Json;
+use super::message::{Conversation, MEDIA, Style, tools, value};
+use super::model::Model;
+use super::prompter::Text;
+use super::request::Chat;
+use super::template::Context;
+
+/// What `transformers` puts at the end of a message that is to be continued.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// Names in `chat_template_kwargs` that mean something else to the engine, or that it refuses.
+const RESERVED: [&str; 9] = [
+    "messages",
+    "tools",
+    "documents",
+    "conversation",
+    "chat_template",
+    "tokenize",
+    "strftime_now",
+    "raise_exception",
+    "sanitize_control_tokens",
+];
+
+pub(super) fn render<'a>(
+    model: &Model,
+    chat: &Chat<'_>,
+    now_unix: i64,
+) -> Result<Text<'a>, PromptError> {
+    if chat.own_template {
+        return Err(PromptError::RequestTemplate);
+    }
+    if chat.continue_final_message && chat.add_generation_prompt {
+        return Err(PromptError::TemplateRefused);
+    }
+    let template = &model.template;
+    let number = template.choose(chat.tools.is_some()).ok_or(PromptError::NoTemplate)?;
+    let style =
+        Style { parts: template.takes_parts(number), developer: template.knows_developer(number) };
+    let mut conversation = Conversation::new(&chat.messages, style)?;
+    let mut continued = None;
+    if chat.continue_final_message {
+        let text = conversation
+            .last_text_mut()
+            .ok_or(PromptError::UnsupportedContent("continue_final_message with parts"))?;
+        continued = Some(text.trim().to_owned());
+        text.to_mut().push_str(CONTINUE_TAG);
+    }
+    let tools = chat.tools.as_ref().map(tools).transpose()?;
+    let documents = chat.documents.as_ref().map(value).transpose()?;
+    let variables = variables(chat)?;
+    let context = |messages: Value| Context {
+        messages,
+        tools: tools.clone(),
+        documents: documents.clone(),
+        add_generation_prompt: chat.add_generation_prompt,
+        variables: variables.clone(),
+        now_unix,
+    };
+    let mut text = template.render(number, context(conversation.to_value(false)))?;
+    if let Some(continued) = continued {
+        cut_at_tag(&mut text, &continued)?;
+    }
+    let media = conversation.media;
+    if media {
+        // What media add is known to the engine only. Text is certain as far as it is the same
+        // with the media marked as what they are, and with a text in their place.
+        let mut certain = text.find(MEDIA).unwrap_or(0);
+        if style.parts {
+            let other = template.render(number, context(conversation.to_value(true)))?;
+            let same = text.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+            certain = certain.min(same);
+        }
+        while !text.is_char_boundary(certain) {
+            certain -= 1;
+        }
+        text.truncate(certain);
+        let cut = model.tokenizer.last_cut(&text);
+        text.truncate(cut);
+    }
+    Ok(Text { text: Cow::Owned(text), marked: chat.add_special_tokens, media })
+}
+
+fn variables(chat: &Chat<'_>) -> Result<Vec<(String, Value)>, PromptError> {
+    const REFUSED: PromptError = PromptError::UnsupportedContent("chat_template_kwargs");
+    let mut variables = Vec::new();
+    let mut thinking = false;
+    if let Some(kwargs) = &chat.kwargs {
+        for (name, json) in kwargs.map().ok_or(REFUSED)? {
+            if RESERVED.contains(&name.as_ref()) {
+                return Err(REFUSED);
+            }
+            thinking |= name == "enable_thinking";
+            // These are fields of the request, which go before.
+            if name != "add_generation_prompt" && name != "continue_final_message" {
+                variables.push((name.clone().into_owned(), value(json)?));
+            }
+        }
+    }
+    if let Some(effort) = &chat.reasoning_effort {
+        let Json::Str(name) = effort else {
+            return Err(PromptError::UnsupportedContent("reasoning_effort"));
+        };
+        variables.push(("reasoning_effort".to_owned(), Value::from(name.as_ref())));
+        if !thinking {
+            variables.push(("enable_thinking".to_owned(), Value::from(name != "none")));
+        }
+    }
+    Ok(variables)
+}
+
+/// Ends the text where the last message ends, as `transformers` does.
+fn cut_at_tag(text: &mut String, continued: &str) -> Result<(), PromptError> {
+    let tag = CONTINUE_TAG.trim_end();
+    let at = text.rfind(tag).filter(|_| text.contains(continued));
+    let Some(at) = at else { return Err(PromptError::TemplateRefused) };
+    let spaced = text.get(at..).is_some_and(|rest| rest.starts_with(CONTINUE_TAG));
+    text.truncate(at);
+    if !spaced {
+        let end = text.trim_end_matches(super::python::is_space).len();
+        text.truncate(end);
+    }
+    Ok(())
+}

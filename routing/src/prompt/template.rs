@@ -1,0 +1,377 @@
+//! The model's chat template, rendered as Hugging Face `transformers` renders it with Jinja2.
+
+use std::fmt;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::artefact::TemplateDefinition;
+use super::error::{ArtefactError, PromptError};
+use super::python::{self, Dumps};
+use super::strftime::strftime;
+
+const CHAT: &str = "chat";
+const TOOLS: &str = "tools";
+
+/// Instructions per request, so that no template runs for ever on any messages.
+const FUEL: u64 = 20_000_000;
+
+/// The compiled templates of a model.
+pub(super) struct Template {
+    environment: Environment<'static>,
+    special: Vec<(String, Value)>,
+    content_parts: [bool; 2],
+    developer: [bool; 2],
+    has: [bool; 2],
+    sources: [String; 2],
+}
+
+/// What a template is given.
+pub(super) struct Context {
+    pub(super) messages: Value,
+    pub(super) tools: Option<Value>,
+    pub(super) documents: Option<Value>,
+    pub(super) add_generation_prompt: bool,
+    /// Further variables by name; they go before the special tokens.
+    pub(super) variables: Vec<(String, Value)>,
+    /// What `strftime_now` calls now, in seconds since 1970.
+    pub(super) now_unix: i64,
+}
+
+impl Template {
+    pub(super) fn compile(definition: &TemplateDefinition) -> Result<Self, ArtefactError> {
+        let mut environment = environment();
+        let mut template = |name: &'static str, source: &Option<String>| {
+            let Some(source) = source else { return Ok((false, false, String::new())) };
+            let source = generation_blocks_opened(source);
+            let developer = source.contains("\"developer\"") || source.contains("'developer'");
+            environment
+                .add_template_owned(name, source.clone())
+                .map_err(|error| ArtefactError::Template(describe(&error)))?;
+            Ok((true, developer, source))
+        };
+        let chat = template(CHAT, &definition.source)?;
+        let tools = template(TOOLS, &definition.tools_source)?;
+        Ok(Self {
+            environment,
+            special: definition
+                .special
+                .iter()
+                .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+                .collect(),
+            content_parts: [definition.content_parts, definition.tools_content_parts],
+            has: [chat.0, tools.0],
+            developer: [chat.1, tools.1],
+            sources: [chat.2, tools.2],
+        })
+    }
+
+    /// The number of the template for a request with or without tools.
+    pub(super) fn choose(&self, tools: bool) -> Option<usize> {
+        let [chat, other] = self.has;
+        if tools && other {
+            Some(1)
+        } else if chat {
+            Some(0)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the template goes over the parts of a message's content.
+    pub(super) fn takes_parts(&self, number: usize) -> bool {
+        self.content_parts.get(number) == Some(&true)
+    }
+
+    /// Whether the template knows the role `developer`.
+    pub(super) fn knows_developer(&self, number: usize) -> bool {
+        self.developer.get(number) == Some(&true)
+    }
+
+    /// Whether the source mentions a word.
+    pub(super) fn mentions(&self, number: usize, word: &str) -> bool {
+        self.sources.get(number).is_some_and(|source| source.contains(word))
+    }
+
+    pub(super) fn render(&self, number: usize, context: Context) -> Result<String, PromptError> {
+        let mut variables: Vec<(Value, Value)> = Vec::with_capacity(16);
+        let mut add = |name: &str, value: Value| variables.push((Value::from(name), value));
+        // Later ones replace earlier ones of the same name.
+        for (name, value) in &self.special {
+            add(name, value.clone());
+        }
+        for (name, value) in context.variables {
+            add(&name, value);
+        }
+        let now_unix = context.now_unix;
+        add("strftime_now", Value::from_function(move |format: &str| strftime(format, now_unix)));
+        add("messages", context.messages);
+        add("tools", context.tools.unwrap_or_else(|| Value::from(())));
+        add("documents", context.documents.unwrap_or_else(|| Value::from(())));
+        add("add_generation_prompt", Value::from(context.add_generation_prompt));
+        self.environment
+            .get_template(if number == 1 { TOOLS } else { CHAT })
+            .and_then(|template| template.render(Value::from_pairs(variables)))
+            .map_err(|error| prompt_error(&error))
+    }
+}
+
+/// An error of `raise_exception`.
+#[derive(Debug)]
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("raise_exception")
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn prompt_error(error: &Error) -> PromptError {
+    let mut source: Option<&dyn std::error::Error> = Some(error);
+    while let Some(inner) = source {
+        if inner.is::<Refused>() {
+            return PromptError::TemplateRefused;
+        }
+        source = inner.source();
+    }
+    // The message may hold parts of the prompt; the kind doesn't.
+    PromptError::TemplateFailed(match error.kind() {
+        ErrorKind::UndefinedError => "a value that is undefined",
+        ErrorKind::UnknownFilter => "an unknown filter",
+        ErrorKind::UnknownTest => "an unknown test",
+        ErrorKind::UnknownFunction => "an unknown function",
+        ErrorKind::UnknownMethod => "an unknown method",
+        ErrorKind::MissingArgument | ErrorKind::TooManyArguments => "wrong arguments",
+        ErrorKind::OutOfFuel => "too many steps",
+        ErrorKind::InvalidOperation => "an operation on the wrong type",
+        _ => "an error",
+    })
+}
+
+fn describe(error: &Error) -> String {
+    match error.line() {
+        Some(line) => format!("line {line}: {error}"),
+        None => error.to_string(),
+    }
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    // As `transformers` sets up Jinja2.
+    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
+        environment.set_syntax(syntax);
+    }
+    environment.set_fuel(Some(FUEL));
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(|output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value| {
+        let result = match value.as_str() {
+            Some(text) => output.write_str(text),
+            None => output.write_str(&python::str(value)),
+        };
+        result.map_err(|_| Error::from(ErrorKind::WriteFailure))
+    });
+    environment.set_unknown_method_callback(method);
+    environment.add_function("raise_exception", |_: Rest<Value>| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "refused").with_source(Refused))
+    });
+    environment.add_filter("tojson", tojson);
+    environment.add_filter("string", |value: Value| match value.kind() {
+        ValueKind::String => value,
+        _ => Value::from(python::str(&value)),
+    });
+    environment.add_filter("trim", |text: Value, chars: Option<String>| {
+        strip(&python::str(&text), chars.as_deref(), true, true).to_owned()
+    });
+    environment.add_test("iterable", |value: &Value| {
+        value.is_undefined()
+            || matches!(
+                value.kind(),
+                ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
+            )
+    });
+    environment.add_test("sequence", |value: &Value| {
+        value.is_undefined()
+            || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    environment
+}
+
+/// Methods of Python's types, where minijinja's own are not exactly Python's.
+fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        let (start, end) = match name {
+            "strip" => (true, true),
+            "lstrip" => (true, false),
+            "rstrip" => (false, true),
+            _ => return unknown_method_callback(state, value, name, args),
+        };
+        let (chars,): (Option<&str>,) = minijinja::value::from_args(args)?;
+        return Ok(Value::from(strip(text, chars, start, end)));
+    }
+    unknown_method_callback(state, value, name, args)
+}
+
+fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
+    let takes = |char: char| match chars {
+        Some(chars) => chars.contains(char),
+        None => python::is_space(char),
+    };
+    let text = if start { text.trim_start_matches(takes) } else { text };
+    if end { text.trim_end_matches(takes) } else { text }
+}
+
+fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let mut dumps = Dumps::default();
+    let mut given = args.0.iter();
+    let mut argument = |name: &str| -> Result<Option<Value>, Error> {
+        match given.next() {
+            Some(value) => Ok(Some(value.clone())),
+            None => kwargs.get(name),
+        }
+    };
+    if let Some(ensure_ascii) = argument("ensure_ascii")? {
+        dumps.ensure_ascii = ensure_ascii.is_true();
+    }
+    match argument("indent")? {
+        Some(indent) if indent.kind() == ValueKind::String => {
+            dumps.indent = indent.as_str().map(str::to_owned);
+        }
+        Some(indent) if indent.kind() == ValueKind::Number => {
+            dumps.indent = Some(" ".repeat(indent.as_usize().unwrap_or(0).min(64)));
+        }
+        _ => {}
+    }
+    if dumps.indent.is_some() {
+        dumps.item_separator = ",".into();
+    }
+    if let Some(separators) = argument("separators")?
+        && !separators.is_none()
+    {
+        dumps.item_separator = python::str(&separators.get_item_by_index(0)?);
+        dumps.key_separator = python::str(&separators.get_item_by_index(1)?);
+    }
+    if let Some(sort_keys) = argument("sort_keys")? {
+        dumps.sort_keys = sort_keys.is_true();
+    }
+    kwargs.assert_all_used()?;
+    dumps
+        .write(value)
+        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "a value that JSON can't hold"))
+}
+
+/// `{% generation %}` marks what the assistant said, for training; it renders what is inside.
+fn generation_blocks_opened(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, block) = rest.split_at(at);
+        out.push_str(before);
+        let Some(end) = block.find("%}") else { break };
+        let (tag, after) = block.split_at(end + 2);
+        let inner = tag.trim_start_matches("{%").trim_end_matches("%}");
+        let (open, inner) = sign(inner, true);
+        let (close, inner) = sign(inner, false);
+        match inner.trim() {
+            "generation" => out.push_str(&format!("{{%{open} if true {close}%}}")),
+            "endgeneration" => out.push_str(&format!("{{%{open} endif {close}%}}")),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Takes the white space sign off one end of a tag.
+fn sign(inner: &str, start: bool) -> (&str, &str) {
+    let (sign, rest) = if start {
+        match inner.as_bytes().first() {
+            Some(b'-' | b'+') => inner.split_at(1),
+            _ => ("", inner),
+        }
+    } else {
+        match inner.as_bytes().last() {
+            Some(b'-' | b'+') => {
+                let (rest, sign) = inner.split_at(inner.len() - 1);
+                (sign, rest)
+            }
+            _ => ("", inner),
+        }
+    };
+    (sign, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str, messages: Value) -> Result<String, PromptError> {
+        let definition = TemplateDefinition {
+            source: Some(source.to_owned()),
+            special: vec![("bos_token".into(), "<s>".into())],
+            ..TemplateDefinition::default()
+        };
+        Template::compile(&definition).unwrap().render(
+            0,
+            Context {
+                messages,
+                tools: None,
+                documents: None,
+                add_generation_prompt: true,
+                variables: vec![("enable_thinking".into(), Value::from(false))],
+                now_unix: 1_795_966_337,
+            },
+        )
+    }
+
+    #[test]
+    fn values_are_written_as_python_writes_them() {
+        let messages = Value::from_pairs([("x", vec![Value::from("it's"), Value::from(())])]);
+        for (source, text) in [
+            ("{{ messages }}", "{'x': [\"it's\", None]}"),
+            ("{{ messages.x|string + '!' }}", "[\"it's\", None]!"),
+            ("{{ none }}{{ true }}{{ 1.0 }}{{ missing }}", "NoneTrue1.0"),
+            ("{{ messages|tojson }}", "{\"x\": [\"it's\", null]}"),
+            ("{{ messages|tojson(indent=1) }}", "{\n \"x\": [\n  \"it's\",\n  null\n ]\n}"),
+            ("{{ 'a' is sequence }}{{ none is iterable }}", "TrueFalse"),
+            ("{{ '\x1f a '.strip() }}|{{ 'xxa'.lstrip('x') }}", "a|a"),
+            ("{{ messages.x[::-1] }}{{ 'abc'[:-1] }}", "[None, \"it's\"]ab"),
+            ("{{ strftime_now('%d %b %Y') }}", "29 Nov 2026"),
+            ("{{ bos_token }}{{ enable_thinking }}", "<s>False"),
+            ("{%- for k, v in messages.items() -%} {{ k }} {%- break %}{%- endfor %}", "x"),
+            ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
+            ("a {%- generation -%} b {%- endgeneration %} c", "ab c"),
+            ("{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
+        ] {
+            assert_eq!(render(source, messages.clone()).as_deref(), Ok(text), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_a_failure() {
+        assert_eq!(
+            render("{{ raise_exception('no') }}", Value::from(())),
+            Err(PromptError::TemplateRefused)
+        );
+        assert_eq!(
+            render(
+                "{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}",
+                Value::from(())
+            ),
+            Err(PromptError::TemplateRefused)
+        );
+        assert!(matches!(
+            render("{{ messages.x.y.z }}", Value::from_pairs([("a", 1)])),
+            Err(PromptError::TemplateFailed(_))
+        ));
+    }
+}
