@@ -3,6 +3,7 @@
 //! The frozen part is for the demo model. scripts/conformance makes more for any model, and names
 //! their directories in `WARMPATH_CONFORMANCE`.
 #![cfg(feature = "preprocess")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
 
 use std::path::{Path, PathBuf};
 
