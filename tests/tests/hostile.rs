@@ -75,7 +75,8 @@ fn every_body_is_answered_and_no_forged_header_obeyed() {
     let deep = [b"{\"model\":\"demo\",\"messages\":".as_slice(), &vec![b'['; 100_000]].concat();
     assert_eq!(send(&stack, chat, &deep).explained("degrade"), "bad_request");
 
-    let unknown = send(&stack, chat, br#"{"model":"gpt-9","messages":[]}"#);
+    let unknown =
+        send(&stack, chat, br#"{"model":"gpt-9","messages":[{"role":"user","content":"Hi"}]}"#);
     assert_eq!((unknown.status, unknown.explained("degrade")), (404, "unknown_model"));
     let other = send(&stack, "/v1/nothing/here", b"{}");
     assert_eq!((other.status, other.explained("degrade")), (404, "unknown_api"));

@@ -46,7 +46,7 @@ fn the_eu_zone_never_reaches_the_us() {
 
     // The global zone may go on, by Envoy's own failover.
     let answer = stack.client().chat("global", &system, "Still there?").unwrap();
-    assert_eq!((answer.status, answer.engine_region()), (200, "us-east"));
+    assert_eq!((answer.status, answer.engine_region()), (200, "us-east"), "{answer:?}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A prefix that a replica holds attracts the requests that share it.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+use std::time::Duration;
+
 use warmpath_tests::{Options, Stack, eventually, system_prompt};
 
 #[test]
@@ -24,6 +26,8 @@ fn followers_go_where_their_prefix_is_and_leave_a_dead_engine() {
         answer.explained("reason") == "warm"
     });
     for question in 0..20 {
+        // What the engine stored for one question is announced before the next is asked.
+        std::thread::sleep(Duration::from_millis(100));
         let answer = client.chat("eu", &system, &format!("Question {question}?")).unwrap();
         assert_eq!(answer.engine(), home);
         assert_eq!(answer.explained("reason"), "warm");
