@@ -5,8 +5,10 @@
 //! special tokens by name, splits, flags, ids before and after a text, added tokens, vocabulary
 //! (per id: length, bytes), merges (per rank: merged id, length of the left part).
 
+use std::hash::BuildHasherDefault;
+
 use super::added::AddedToken;
-use super::bpe::BpeDefinition;
+use super::bpe::{BpeDefinition, MergeDefinition, TokenIds};
 use super::error::ArtefactError;
 use super::tokenizer::{Cuts, TokenizerDefinition};
 
@@ -47,7 +49,7 @@ pub(super) struct Definition {
 
 impl Definition {
     #[cfg(feature = "preprocess")]
-    pub(super) fn write(&self) -> Result<Vec<u8>, ArtefactError> {
+    pub(super) fn write(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
         out.0.extend_from_slice(MAGIC);
         out.number(VERSION);
@@ -92,25 +94,14 @@ impl Definition {
             out.bytes(token);
         }
         out.number(bpe.merges.len() as u64);
-        let ids: std::collections::HashMap<&[u8], u32> = bpe
-            .tokens
-            .iter()
-            .enumerate()
-            .map(|(id, token)| (token.as_slice(), id as u32))
-            .collect();
         let mut last = 0;
-        for (left, right) in &bpe.merges {
-            let bytes = |id: u32| bpe.tokens.get(id as usize).map_or(&[] as &[u8], Vec::as_slice);
-            let joined = [bytes(*left), bytes(*right)].concat();
-            let id = ids.get(joined.as_slice()).copied().ok_or_else(|| {
-                ArtefactError::Tokenizer(format!("a merge of {left} and {right} without a token"))
-            })?;
-            let step = i64::from(id) - last;
+        for merge in &bpe.merges {
+            let step = i64::from(merge.token) - last;
             out.number((step << 1 ^ step >> 63).cast_unsigned());
-            out.number(bytes(*left).len() as u64);
-            last = i64::from(id);
+            out.number(bpe.tokens.get(merge.left as usize).map_or(0, Vec::len) as u64);
+            last = i64::from(merge.token);
         }
-        Ok(out.0)
+        out.0
     }
 
     pub(super) fn read(bytes: &[u8]) -> Result<Self, ArtefactError> {
@@ -176,9 +167,8 @@ fn read_bpe(input: &mut Reader<'_>, bpe: &mut BpeDefinition) -> Result<(), Artef
         let length = input.count()?;
         bpe.tokens.push(input.take(length)?.to_vec());
     }
-    let mut ids: std::collections::HashMap<&[u8], u32> =
-        std::collections::HashMap::with_capacity(count);
-    for (id, token) in bpe.tokens.iter().enumerate() {
+    let mut ids = TokenIds::with_capacity_and_hasher(count, BuildHasherDefault::default());
+    for (id, token) in bpe.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()) {
         ids.insert(token, id as u32);
     }
     let count = input.count()?;
@@ -188,12 +178,13 @@ fn read_bpe(input: &mut Reader<'_>, bpe: &mut BpeDefinition) -> Result<(), Artef
         let step = input.number()?;
         last = last.wrapping_add((step >> 1).cast_signed() ^ -(step & 1).cast_signed());
         let left = usize::try_from(input.number()?).unwrap_or(usize::MAX);
-        let token = usize::try_from(last).ok().and_then(|id| bpe.tokens.get(id));
-        let Some((left, right)) = token.and_then(|token| token.split_at_checked(left)) else {
-            return Err(bad("a merge of no token"));
-        };
+        let token = u32::try_from(last).map_err(|_| bad("a merge of no token"))?;
+        let parts = bpe.tokens.get(token as usize).and_then(|token| token.split_at_checked(left));
+        let Some((left, right)) = parts else { return Err(bad("a merge of no token")) };
         match (ids.get(left), ids.get(right)) {
-            (Some(left), Some(right)) => bpe.merges.push((*left, *right)),
+            (Some(left), Some(right)) => {
+                bpe.merges.push(MergeDefinition { left: *left, right: *right, token });
+            }
             _ => return Err(bad("a merge of unknown parts")),
         }
     }
@@ -294,7 +285,10 @@ mod tests {
             tokenizer: TokenizerDefinition {
                 bpe: BpeDefinition {
                     tokens,
-                    merges: vec![(97, 98), (256, 99)],
+                    merges: vec![
+                        MergeDefinition { left: 97, right: 98, token: 256 },
+                        MergeDefinition { left: 256, right: 99, token: 258 },
+                    ],
                     ignore_merges: true,
                     unreachable: vec![3],
                 },
@@ -310,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let bytes = definition().write().unwrap();
+        let bytes = definition().write();
         assert_eq!(Definition::read(&bytes).unwrap(), definition());
     }
 
@@ -319,7 +313,7 @@ mod tests {
         fn damaged_bytes_are_refused_or_read_but_never_panic(
             at in any::<proptest::sample::Index>(), byte in any::<u8>(), cut in any::<bool>(),
         ) {
-            let mut bytes = definition().write().unwrap();
+            let mut bytes = definition().write();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             if cut {

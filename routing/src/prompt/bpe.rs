@@ -12,13 +12,21 @@ const SCAN_BYTES: usize = 96;
 
 const NONE: u32 = u32::MAX;
 
+/// Two tokens that become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MergeDefinition {
+    pub(super) left: u32,
+    pub(super) right: u32,
+    pub(super) token: u32,
+}
+
 /// What a model file says about merging, in the order of the file.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct BpeDefinition {
     /// Bytes of each token by id; empty where there is none.
     pub(super) tokens: Vec<Vec<u8>>,
-    /// Pairs (left, right) by rank.
-    pub(super) merges: Vec<(u32, u32)>,
+    /// What is merged to what, by rank.
+    pub(super) merges: Vec<MergeDefinition>,
     /// A word that is a token is that token, whatever the merges say.
     pub(super) ignore_merges: bool,
     /// Tokens that merging their own bytes doesn't give.
@@ -42,6 +50,24 @@ impl Hasher for PairHasher {
         let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = mixed ^ (mixed >> 32);
     }
+}
+
+/// A map from tokens' bytes to their ids.
+pub(super) type TokenIds<'a> = HashMap<&'a [u8], u32, BuildHasherDefault<BytesHasher>>;
+
+/// [`hash_bytes`] for maps; as little to aim at as [`PairHasher`].
+#[derive(Default)]
+pub(super) struct BytesHasher(u64);
+
+impl Hasher for BytesHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= hash_bytes(bytes);
+    }
+    // The length, which is in the hash already.
+    fn write_usize(&mut self, _: usize) {}
 }
 
 fn hash_bytes(bytes: &[u8]) -> u64 {
@@ -123,15 +149,9 @@ impl Bpe {
             let Self { words, bytes, starts, .. } = &mut bpe;
             words.insert_unique(hash, id, |id| hash_bytes(slice(bytes, starts, *id)));
         }
-        let mut joined = Vec::new();
-        for (rank, (left, right)) in definition.merges.iter().enumerate() {
-            joined.clear();
-            joined.extend_from_slice(bpe.token(*left));
-            joined.extend_from_slice(bpe.token(*right));
-            let token = bpe
-                .word(&joined, hash_bytes(&joined))
-                .ok_or_else(|| format!("merge {rank} gives no token"))?;
-            bpe.merges.insert(pair(*left, *right), Merge { rank: rank as u32, token });
+        for (rank, merge) in definition.merges.iter().enumerate() {
+            let entry = Merge { rank: rank as u32, token: merge.token };
+            bpe.merges.insert(pair(merge.left, merge.right), entry);
         }
         if !definition.ignore_merges {
             for id in &definition.unreachable {
@@ -325,11 +345,13 @@ mod tests {
             let id = |text: &str| {
                 tokens.iter().position(|token| token == text.as_bytes()).unwrap() as u32
             };
-            merges.push((id(left), id(right)));
+            let (left_id, right_id) = (id(left), id(right));
             let joined = format!("{left}{right}").into_bytes();
             if !tokens.contains(&joined) {
-                tokens.push(joined);
+                tokens.push(joined.clone());
             }
+            let token = tokens.iter().position(|token| *token == joined).unwrap() as u32;
+            merges.push(MergeDefinition { left: left_id, right: right_id, token });
         }
         BpeDefinition { tokens, merges, ..BpeDefinition::default() }
     }

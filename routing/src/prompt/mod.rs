@@ -21,6 +21,7 @@ mod prompter;
 mod python;
 mod render;
 mod request;
+mod stretch;
 mod strftime;
 mod template;
 mod tokenizer;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::added::AddedToken;
 use super::artefact::{Artefact, Definition, TemplateDefinition};
-use super::bpe::BpeDefinition;
+use super::bpe::{BpeDefinition, MergeDefinition};
 use super::content_format::takes_parts;
 use super::error::ArtefactError;
 use super::template::Template;
@@ -118,7 +118,7 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     definition.tokenizer.bpe.unreachable = built.bpe().unreachable();
     definition.tokenizer.cuts = safe_cuts(&built, &definition.tokenizer.added);
     Template::compile(&definition.template)?;
-    Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write()? })
+    Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write() })
 }
 
 fn hash(files: &ModelFiles, template: &TemplateDefinition) -> [u8; 32] {
@@ -453,9 +453,13 @@ fn bpe(model: ModelJson, byte_level: bool) -> Result<BpeDefinition, ArtefactErro
             },
             MergeJson::Pair(left, right) => (left.as_str(), right.as_str()),
         };
-        match (ids.get(left), ids.get(right)) {
-            (Some(left), Some(right)) => definition.merges.push((*left, *right)),
-            _ => return refuse(format!("merge {rank} of parts that are no tokens")),
+        match (ids.get(left), ids.get(right), ids.get(&format!("{left}{right}"))) {
+            (Some(left), Some(right), Some(token)) => definition.merges.push(MergeDefinition {
+                left: *left,
+                right: *right,
+                token: *token,
+            }),
+            _ => return refuse(format!("merge {rank} of or to what is no token")),
         }
     }
     Ok(definition)

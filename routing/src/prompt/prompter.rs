@@ -8,7 +8,8 @@ use super::memo::{Known, Memo, Place};
 use super::model::Model;
 use super::render::render;
 use super::request::{Prompt, Request};
-use super::tokenizer::{Stop, Stretches};
+use super::stretch::Stretches;
+use super::tokenizer::Stop;
 use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint};
 
 /// Bytes per token that are assumed where none were counted.

@@ -1,5 +1,7 @@
 //! What a character is: its general category, and whether it is white space.
 
+use std::collections::HashMap;
+
 use super::categories::{NAMES, RUNS, SPACES};
 
 const BLOCK: usize = 256;
@@ -40,6 +42,7 @@ impl CharTable {
     pub(super) fn new() -> Self {
         let mut blocks = Vec::with_capacity(BLOCKS);
         let mut rows: Vec<[u8; BLOCK]> = Vec::new();
+        let mut known = HashMap::new();
         let mut runs = RUNS.iter().peekable();
         let mut category = 0;
         for block in 0..BLOCKS {
@@ -51,8 +54,8 @@ impl CharTable {
                 }
                 *place = category;
             }
-            // Most blocks of the far planes are alike, and neighbours at that.
-            let at = rows.iter().rposition(|known| *known == row).unwrap_or_else(|| {
+            // Most blocks of the far planes are alike.
+            let at = *known.entry(row).or_insert_with(|| {
                 rows.push(row);
                 rows.len() - 1
             });
