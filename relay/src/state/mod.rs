@@ -35,7 +35,7 @@ const FLUSH_KEYS: usize = 4096;
 const QUEUE: usize = 4096;
 const QUEUE_BYTES: usize = 64 << 20;
 /// Longest time that the first snapshots wait for replays and first polls.
-const SETTLE: Duration = Duration::from_millis(1500);
+const SETTLE: Duration = Duration::from_secs(1);
 /// Streams at the same time; each Envoy has one.
 const MAX_STREAMS: usize = 1024;
 /// Change of KV usage that is worth a message.
