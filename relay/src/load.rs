@@ -53,6 +53,16 @@ pub struct Load {
     pub kv_usage: f32,
 }
 
+/// What polling tells the subscriber of the same engine.
+#[derive(Debug, Default)]
+pub struct Alarms {
+    /// The API's port refuses: the process is gone, and its cache with it.
+    pub gone: Notify,
+    /// It answers again after a silence: it may be another process on a host that came back, which
+    /// only shows on the old connection when something is sent there.
+    pub back: Notify,
+}
+
 /// Polls one replica.
 pub struct Poller {
     /// The replica that reports are about.
@@ -63,8 +73,8 @@ pub struct Poller {
     pub rank: Option<u32>,
     /// How often.
     pub polling: Polling,
-    /// Notified when the API's port refuses: the engine's process is gone, and its cache with it.
-    pub gone: Arc<Notify>,
+    /// What the replica's subscriber must know at once.
+    pub alarms: Arc<Alarms>,
     /// Failures are counted here.
     pub counters: Arc<Counters>,
     /// Where reports go.
@@ -107,7 +117,7 @@ impl Poller {
                     let reason = match failure {
                         Failure::Refused => {
                             if was_up == Some(true) {
-                                self.gone.notify_one();
+                                self.alarms.gone.notify_one();
                             }
                             silent = TIMEOUTS_TO_DOWN;
                             "it refuses connections".to_owned()
@@ -130,6 +140,9 @@ impl Poller {
             };
             if up && was_up != Some(true) {
                 info!(engine = self.endpoint, "the engine is up");
+                if was_up == Some(false) {
+                    self.alarms.back.notify_one();
+                }
             }
             was_up = Some(up);
             let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -17,14 +17,14 @@ use crate::artefact::{self, Artefact, Build, Catalogue};
 use crate::config::{Config, Model};
 use crate::counters::Counters;
 use crate::index::{ModelScope, View};
-use crate::load::Poller;
+use crate::load::{Alarms, Poller};
 use crate::sidestream::Server;
 use crate::state::{Known, State};
 use crate::subscriber::{Source, Subscriber, Way};
 use crate::{admin, index};
 
 /// Messages between the tasks and the state.
-const MESSAGES: usize = 1024;
+const MESSAGES: usize = 256;
 /// Bytes of an [`v1::Up`] that are taken: a Hello with thousands of artefacts.
 const MAX_UP: usize = 256 * 1024;
 /// Time for streams to end when the relay stops.
@@ -97,7 +97,7 @@ pub async fn run_with(
         let Some(scope) = scopes.get(config_of.model) else { continue };
         let Some(model) = config.models.get(config_of.model) else { continue };
         let counters = Arc::new(Counters::default());
-        let gone = Arc::new(Notify::new());
+        let alarms = Arc::new(Alarms::default());
         let duplicates = config_of.events.as_ref().map(|events| events.duplicates);
         let duplicates: index::Duplicates = duplicates.unwrap_or_default();
         known.push(Known {
@@ -126,7 +126,7 @@ pub async fn run_with(
                 rank: config_of.rank,
             };
             let subscriber =
-                Subscriber::new(source, sender.clone(), Arc::clone(&counters), Arc::clone(&gone));
+                Subscriber::new(source, sender.clone(), Arc::clone(&counters), Arc::clone(&alarms));
             tasks.spawn(subscriber.run(listener));
         }
         let poller = Poller {
@@ -134,7 +134,7 @@ pub async fn run_with(
             endpoint: config_of.endpoint.to_string(),
             rank: config_of.rank,
             polling: config.polling,
-            gone,
+            alarms,
             counters,
             state: sender.clone(),
         };

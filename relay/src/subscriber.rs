@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::counters::Counters;
 use crate::events::{self, Batch};
+use crate::load::Alarms;
 use crate::message::{Doubt, Message, ReplicaId, Sender};
 use crate::replay::{Replayed, replay};
 use crate::zmtp::{Connection, Role, ZmtpError};
@@ -58,8 +59,7 @@ pub struct Subscriber {
     source: Source,
     state: Sender,
     counters: Arc<Counters>,
-    /// Notified when the engine's process is known to be gone.
-    gone: Arc<Notify>,
+    alarms: Arc<Alarms>,
     /// The sequence number that comes next, once one is known.
     next: Option<u64>,
     settled: bool,
@@ -70,8 +70,13 @@ struct Ended;
 
 impl Subscriber {
     /// A subscriber that isn't running yet.
-    pub fn new(source: Source, state: Sender, counters: Arc<Counters>, gone: Arc<Notify>) -> Self {
-        Self { source, state, counters, gone, next: None, settled: false }
+    pub fn new(
+        source: Source,
+        state: Sender,
+        counters: Arc<Counters>,
+        alarms: Arc<Alarms>,
+    ) -> Self {
+        Self { source, state, counters, alarms, next: None, settled: false }
     }
 
     /// Runs until the state's task is gone. `listener` is the bound socket where the way is
@@ -149,7 +154,7 @@ impl Subscriber {
         self.counters.connects.one();
         self.next = None;
         // What was said of an earlier connection doesn't concern this one.
-        let _ = timeout(Duration::ZERO, self.gone.notified()).await;
+        let _ = timeout(Duration::ZERO, self.alarms.gone.notified()).await;
         info!(engine = self.source.name, "hearing the engine's events");
         self.tell(Message::Heard { replica: self.source.replica, heard: true }).await?;
         self.replay_from(0).await?;
@@ -159,7 +164,7 @@ impl Subscriber {
         let look = sleep(FIRST_LOOK);
         tokio::pin!(look);
         let looks = self.source.replay.is_some();
-        let gone = Arc::clone(&self.gone);
+        let alarms = Arc::clone(&self.alarms);
         let mut next_connection = None;
         let mut quiet = true;
         let reason = loop {
@@ -179,7 +184,12 @@ impl Subscriber {
                     quiet = true;
                     look.as_mut().reset(Instant::now() + jittered(LATER_LOOK));
                 }
-                () = gone.notified() => break "its API refuses connections".to_owned(),
+                () = alarms.gone.notified() => break "its API refuses connections".to_owned(),
+                () = alarms.back.notified() => {
+                    if let Err(error) = connection.subscribe().await {
+                        break error.to_string();
+                    }
+                }
                 arrival = arrival(arrivals) => {
                     next_connection = arrival;
                     break "another publisher connected".to_owned();

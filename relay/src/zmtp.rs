@@ -146,14 +146,19 @@ impl Connection {
             }
         };
         match (role, peer.as_ref()) {
-            (Role::Sub, b"PUB" | b"XPUB") => {
-                self.put_frame(0, b"\x01");
-                self.flush().await
-            }
+            (Role::Sub, b"PUB" | b"XPUB") => self.subscribe().await,
             (Role::Dealer, b"ROUTER" | b"REP" | b"DEALER") => Ok(()),
             (Role::Sub, _) => Err(ZmtpError::Protocol("its socket is no PUB")),
             (Role::Dealer, _) => Err(ZmtpError::Protocol("its socket is no ROUTER")),
         }
+    }
+
+    /// Subscribes to everything. Once more does no harm, and shows whether the peer is still there.
+    ///
+    /// # Errors
+    /// [`ZmtpError::Io`].
+    pub async fn subscribe(&mut self) -> Result<(), ZmtpError> {
+        self.send(&[b"\x01"]).await
     }
 
     /// Sends one multipart message.

@@ -1,6 +1,7 @@
 //! Which replica holds which prefix: engine block hashes in, fingerprints out.
 
 mod changes;
+mod forest;
 mod node;
 mod slots;
 #[cfg(test)]

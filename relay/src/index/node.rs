@@ -4,7 +4,7 @@ use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 
 use crate::events::{EngineHash, Medium};
 
-/// A node's place in the [`Slab`].
+/// A node's place in the forest.
 pub(super) type Id = u32;
 
 /// No node.
@@ -121,43 +121,5 @@ impl Node {
 
     pub(super) fn forget_copies(&mut self) {
         self.copies = [0; 3];
-    }
-}
-
-/// Nodes by a small number, places used again.
-#[derive(Debug, Default)]
-pub(super) struct Slab {
-    places: Vec<Option<Node>>,
-    free: Vec<Id>,
-}
-
-impl Slab {
-    pub(super) fn get(&self, id: Id) -> Option<&Node> {
-        self.places.get(id as usize)?.as_ref()
-    }
-
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut Node> {
-        self.places.get_mut(id as usize)?.as_mut()
-    }
-
-    pub(super) fn insert(&mut self, node: Node) -> Id {
-        while let Some(id) = self.free.pop() {
-            if let Some(place) = self.places.get_mut(id as usize) {
-                *place = Some(node);
-                return id;
-            }
-        }
-        self.places.push(Some(node));
-        self.places.len() as Id - 1
-    }
-
-    pub(super) fn remove(&mut self, id: Id) -> Option<Node> {
-        let node = self.places.get_mut(id as usize)?.take()?;
-        self.free.push(id);
-        Some(node)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
     }
 }

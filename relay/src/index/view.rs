@@ -10,12 +10,9 @@ use foldhash::fast::RandomState;
 use warmpath_routing::fingerprint::{Chain, Key, Scope};
 
 use super::changes::Changes;
-use super::node::{Id, NONE, Name, Named, Node, Slab};
+use super::forest::Forest;
+use super::node::{Id, NONE, Name, Named};
 use crate::events::{EngineHash, Event, ExtraKeys, Kind, Medium, Removed, Stored};
-
-/// Steps that a new link's way to the root is followed to rule out a circle, which only a broken
-/// engine could make.
-const MAX_DEPTH: usize = 1 << 20;
 
 /// Entries below which sweeping isn't worth it.
 const MIN_SWEEP: usize = 1024;
@@ -91,13 +88,10 @@ pub struct View {
     scope: Arc<ModelScope>,
     duplicates: Duplicates,
     limits: Limits,
-    nodes: Slab,
-    by_hash: HashMap<EngineHash, Id, RandomState>,
+    nodes: Forest,
     /// Announced keys, with the number of blocks that they end in.
     keys: HashMap<Key, u32, RandomState>,
     held: usize,
-    oldest: Id,
-    newest: Id,
     waiting: VecDeque<(Id, EngineHash)>,
     waiting_tokens: usize,
     /// Entries of `waiting` at which those that wait no more are swept out.
@@ -115,12 +109,9 @@ impl View {
             scope,
             duplicates,
             limits,
-            nodes: Slab::default(),
-            by_hash: HashMap::default(),
+            nodes: Forest::new(),
             keys: HashMap::default(),
             held: 0,
-            oldest: NONE,
-            newest: NONE,
             waiting: VecDeque::new(),
             waiting_tokens: 0,
             waiting_sweep: MIN_SWEEP,
@@ -207,7 +198,7 @@ impl View {
             self.block_tokens = event.block_size;
         }
         let mut parent = match event.parent {
-            Some(hash) if named => self.node(hash),
+            Some(hash) if named => self.nodes.find_or_make(hash),
             _ => NONE,
         };
         let before = parent;
@@ -215,8 +206,8 @@ impl View {
         let mut tokens = event.tokens.chunks(event.block_size.max(1) as usize);
         for (i, &hash) in event.hashes.iter().enumerate() {
             let tokens = tokens.next();
-            let id = self.node(hash);
-            self.touch(id);
+            let id = self.nodes.find_or_make(hash);
+            self.nodes.touch(id);
             let news = tokens.is_some_and(|tokens| {
                 self.describe(id, parent, from_start && i == 0, event, i, tokens)
             });
@@ -269,17 +260,6 @@ impl View {
         counts
     }
 
-    /// The node of a hash, made where there is none.
-    fn node(&mut self, hash: EngineHash) -> Id {
-        if let Some(&id) = self.by_hash.get(&hash) {
-            return id;
-        }
-        let id = self.nodes.insert(Node::new(hash));
-        self.by_hash.insert(hash, id);
-        self.append(id);
-        id
-    }
-
     /// Gives a node its place and content, if it lacks them; whether it did.
     fn describe(
         &mut self,
@@ -296,9 +276,9 @@ impl View {
         }
         let extra = event.extra_keys.get(index);
         let name = if first {
-            self.unlink(id);
+            self.nodes.unlink(id);
             self.root(event, extra).map(|chain| Name::Named(Named::new(chain, tokens)))
-        } else if !self.link(id, parent) {
+        } else if !self.nodes.link(id, parent) {
             self.seen.events_unusable += 1;
             return false;
         } else if covered(event, extra) {
@@ -379,7 +359,7 @@ impl View {
             return;
         }
         for hash in &event.hashes {
-            let id = self.by_hash.get(hash).copied().unwrap_or(NONE);
+            let id = self.nodes.find(hash).unwrap_or(NONE);
             let node = self.nodes.get_mut(id);
             let copies = node.and_then(|node| node.copies(event.medium)).filter(|n| **n > 0);
             let Some(copies) = copies else {
@@ -403,10 +383,10 @@ impl View {
             return;
         }
         let mut stack = Vec::new();
-        self.push_children(start, &mut stack);
+        self.nodes.push_children(start, &mut stack);
         while let Some(id) = stack.pop() {
             if self.settle_one(id, slot, changes) {
-                self.push_children(id, &mut stack);
+                self.nodes.push_children(id, &mut stack);
             }
         }
     }
@@ -462,7 +442,7 @@ impl View {
             }
             node.announced = false;
             order.push(id);
-            self.push_children(id, &mut stack);
+            self.nodes.push_children(id, &mut stack);
         }
         for id in order.into_iter().rev() {
             let Some(Name::Named(named)) = self.nodes.get(id).map(|node| &node.name) else {
@@ -479,28 +459,17 @@ impl View {
         }
     }
 
-    fn push_children(&self, id: Id, stack: &mut Vec<Id>) {
-        let mut child = self.nodes.get(id).map_or(NONE, |node| node.first_child);
-        while let Some(node) = self.nodes.get(child) {
-            stack.push(child);
-            child = node.next_sibling;
-        }
-    }
-
     /// Frees the node if neither it nor anything after it is held, then those before it likewise.
     fn prune(&mut self, mut id: Id) {
         while let Some(node) = self.nodes.get(id) {
             if node.held() || node.first_child != NONE {
                 return;
             }
-            let (hash, parent) = (node.hash, node.parent);
+            let parent = node.parent;
             if let Name::Waiting(tokens) = &node.name {
                 self.waiting_tokens -= tokens.len();
             }
-            self.unlink(id);
-            self.cut(id);
             self.nodes.remove(id);
-            self.by_hash.remove(&hash);
             id = parent;
         }
     }
@@ -508,7 +477,7 @@ impl View {
     /// Makes room: forgets the oldest block, but first all that follow it, the last ones first.
     /// Stops as soon as there is some room.
     fn evict(&mut self, slot: u32, changes: &mut Changes) {
-        let top = self.oldest;
+        let top = self.nodes.oldest();
         let room = self.limits.blocks - self.limits.blocks / 64;
         let mut id = top;
         loop {
@@ -561,93 +530,6 @@ impl View {
             node.name = Name::Unknown;
         }
         true
-    }
-
-    /// Hangs a node under a parent; false where that would make a circle.
-    fn link(&mut self, id: Id, parent: Id) -> bool {
-        let Some(node) = self.nodes.get(id) else { return false };
-        if node.parent == parent {
-            return true;
-        }
-        if node.first_child != NONE || id == parent {
-            let mut above = parent;
-            for _ in 0..MAX_DEPTH {
-                if above == id {
-                    return false;
-                }
-                let Some(node) = self.nodes.get(above) else { break };
-                above = node.parent;
-            }
-            if above != NONE {
-                return false;
-            }
-        }
-        self.unlink(id);
-        let Some(first) =
-            self.nodes.get_mut(parent).map(|parent| std::mem::replace(&mut parent.first_child, id))
-        else {
-            return false;
-        };
-        if let Some(sibling) = self.nodes.get_mut(first) {
-            sibling.previous_sibling = id;
-        }
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.parent = parent;
-            node.next_sibling = first;
-        }
-        true
-    }
-
-    /// Takes a node off its parent.
-    fn unlink(&mut self, id: Id) {
-        let Some(node) = self.nodes.get_mut(id) else { return };
-        let (parent, previous, next) = (node.parent, node.previous_sibling, node.next_sibling);
-        node.parent = NONE;
-        node.previous_sibling = NONE;
-        node.next_sibling = NONE;
-        if let Some(sibling) = self.nodes.get_mut(next) {
-            sibling.previous_sibling = previous;
-        }
-        if let Some(sibling) = self.nodes.get_mut(previous) {
-            sibling.next_sibling = next;
-        } else if let Some(parent) = self.nodes.get_mut(parent) {
-            parent.first_child = next;
-        }
-    }
-
-    /// Puts a node at the young end.
-    fn append(&mut self, id: Id) {
-        let newest = std::mem::replace(&mut self.newest, id);
-        if let Some(node) = self.nodes.get_mut(newest) {
-            node.newer = id;
-        } else {
-            self.oldest = id;
-        }
-        if let Some(node) = self.nodes.get_mut(id) {
-            node.older = newest;
-            node.newer = NONE;
-        }
-    }
-
-    /// Takes a node out of the order of age.
-    fn cut(&mut self, id: Id) {
-        let Some(node) = self.nodes.get(id) else { return };
-        let (older, newer) = (node.older, node.newer);
-        match self.nodes.get_mut(older) {
-            Some(node) => node.newer = newer,
-            None => self.oldest = newer,
-        }
-        match self.nodes.get_mut(newer) {
-            Some(node) => node.older = older,
-            None => self.newest = older,
-        }
-    }
-
-    fn touch(&mut self, id: Id) {
-        if self.newest != id {
-            self.cut(id);
-            self.append(id);
-        }
     }
 }
 

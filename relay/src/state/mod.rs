@@ -4,6 +4,10 @@
 //! queues, one per side-stream. A stream that doesn't keep up is ended; it comes again and gets a
 //! snapshot.
 
+mod summary;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,19 +22,20 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::counters::Counters;
 use crate::events::{Batch, Event};
-use crate::index::{Changes, Seen, Slots, View};
+use crate::index::{Changes, Slots, View};
 use crate::load::{Load, Report};
 use crate::message::{Doubt, Message};
+pub use summary::{ReplicaSummary, Summary};
 
-/// Longest time that a change waits for others to go with it.
-const FLUSH_AFTER: Duration = Duration::from_millis(2);
+/// Time between two deltas: a change goes at once if the last delta is that long ago.
+const FLUSH_EVERY: Duration = Duration::from_millis(2);
 /// Keys at which a delta goes at once.
 const FLUSH_KEYS: usize = 4096;
 /// Deltas and bytes that a stream may be behind.
 const QUEUE: usize = 4096;
 const QUEUE_BYTES: usize = 64 << 20;
 /// Longest time that the first snapshots wait for replays and first polls.
-const SETTLE: Duration = Duration::from_millis(1500);
+const SETTLE: Duration = Duration::from_secs(1);
 /// Streams at the same time; each Envoy has one.
 const MAX_STREAMS: usize = 1024;
 /// Change of KV usage that is worth a message.
@@ -115,52 +120,6 @@ struct Listener {
     _end: DropGuard,
 }
 
-/// A picture for the admin endpoint.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Summary {
-    /// Side-streams open now.
-    pub streams: usize,
-    /// Side-streams opened so far.
-    pub streams_opened: u64,
-    /// Side-streams ended because they didn't keep up.
-    pub streams_too_slow: u64,
-    /// Each replica.
-    pub replicas: Vec<ReplicaSummary>,
-}
-
-/// A picture of one replica.
-#[derive(Debug, Clone, serde::Serialize)]
-#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
-pub struct ReplicaSummary {
-    pub endpoint: String,
-    pub rank: Option<u32>,
-    pub pool: String,
-    pub model: String,
-    pub slot: u32,
-    pub state: &'static str,
-    pub hears_events: bool,
-    pub last_sequence: Option<u64>,
-    pub block_tokens: u32,
-    pub held_engine_blocks: usize,
-    pub known_engine_blocks: usize,
-    pub announced_prefixes: usize,
-    pub waiting_tokens: usize,
-    pub requests_waiting: Option<u32>,
-    pub requests_running: Option<u32>,
-    pub kv_usage: Option<f32>,
-    pub batches: u64,
-    pub connects: u64,
-    pub disconnects: u64,
-    pub gaps: u64,
-    pub restarts: u64,
-    pub replays: u64,
-    pub replays_failed: u64,
-    pub polls_failed: u64,
-    pub frames_skipped: BTreeMap<&'static str, u64>,
-    pub view_cleared: BTreeMap<&'static str, u64>,
-    pub events: Seen,
-}
-
 /// The state; see the module.
 pub struct State {
     replicas: Vec<Replica>,
@@ -169,6 +128,7 @@ pub struct State {
     replicas_changed: bool,
     loads_changed: bool,
     flush_at: Option<Instant>,
+    flushed_at: Instant,
     listeners: Vec<Listener>,
     early: Vec<oneshot::Sender<Subscription>>,
     settled: bool,
@@ -202,6 +162,7 @@ impl State {
             replicas_changed: false,
             loads_changed: false,
             flush_at: None,
+            flushed_at: Instant::now(),
             listeners: Vec::new(),
             early: Vec::new(),
             settled: false,
@@ -352,12 +313,14 @@ impl State {
     }
 
     fn soon(&mut self) {
-        self.flush_at.get_or_insert_with(|| Instant::now() + FLUSH_AFTER);
+        let at = self.flushed_at + FLUSH_EVERY;
+        self.flush_at.get_or_insert(at);
     }
 
     /// Sends what changed to all streams: the table first, so that blocks find their slot there.
     fn flush(&mut self) {
         self.flush_at = None;
+        self.flushed_at = Instant::now();
         let mut bodies = Vec::new();
         if std::mem::take(&mut self.replicas_changed) {
             bodies.push(Body::Replicas(self.table()));
@@ -442,16 +405,6 @@ impl State {
         };
         v1::Replicas { replicas: self.replicas.iter().map(replica).collect() }
     }
-
-    fn summary(&self) -> Summary {
-        let open = |listener: &&Listener| !listener.sender.is_closed();
-        Summary {
-            streams: self.listeners.iter().filter(open).count(),
-            streams_opened: self.streams_opened,
-            streams_too_slow: self.streams_too_slow,
-            replicas: self.replicas.iter().map(Replica::summary).collect(),
-        }
-    }
 }
 
 impl Replica {
@@ -481,39 +434,6 @@ impl Replica {
     fn tell_load(&mut self) -> Option<v1::Load> {
         self.load_told = self.load;
         Some(message(self.slot, self.load?))
-    }
-
-    fn summary(&self) -> ReplicaSummary {
-        let Known { endpoint, rank, pool, model, view, counters, .. } = &self.known;
-        ReplicaSummary {
-            endpoint: endpoint.clone(),
-            rank: *rank,
-            pool: pool.clone(),
-            model: model.clone(),
-            slot: self.slot,
-            state: self.state().as_str_name(),
-            hears_events: self.heard,
-            last_sequence: self.sequence,
-            block_tokens: self.block_tokens,
-            held_engine_blocks: view.held_blocks(),
-            known_engine_blocks: view.known_blocks(),
-            announced_prefixes: view.len(),
-            waiting_tokens: view.waiting_tokens(),
-            requests_waiting: self.load.map(|load| load.waiting),
-            requests_running: self.load.map(|load| load.running),
-            kv_usage: self.load.map(|load| load.kv_usage),
-            batches: counters.batches.get(),
-            connects: counters.connects.get(),
-            disconnects: counters.disconnects.get(),
-            gaps: counters.gaps.get(),
-            restarts: counters.restarts.get(),
-            replays: counters.replays.get(),
-            replays_failed: counters.replays_failed.get(),
-            polls_failed: counters.polls_failed.get(),
-            frames_skipped: counters.skipped_by_reason(),
-            view_cleared: self.clears.clone(),
-            events: *view.seen(),
-        }
     }
 }
 

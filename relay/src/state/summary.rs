@@ -1,0 +1,99 @@
+//! A picture of the state, for those who look at it.
+
+use std::collections::BTreeMap;
+
+use super::{Known, Listener, Replica, State};
+use crate::index::Seen;
+
+/// A picture for the admin endpoint.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Summary {
+    /// Side-streams open now.
+    pub streams: usize,
+    /// Side-streams opened so far.
+    pub streams_opened: u64,
+    /// Side-streams ended because they didn't keep up.
+    pub streams_too_slow: u64,
+    /// Each replica.
+    pub replicas: Vec<ReplicaSummary>,
+}
+
+/// A picture of one replica.
+#[derive(Debug, Clone, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct ReplicaSummary {
+    pub endpoint: String,
+    pub rank: Option<u32>,
+    pub pool: String,
+    pub model: String,
+    pub slot: u32,
+    pub state: &'static str,
+    pub hears_events: bool,
+    pub last_sequence: Option<u64>,
+    pub block_tokens: u32,
+    pub held_engine_blocks: usize,
+    pub known_engine_blocks: usize,
+    pub announced_prefixes: usize,
+    pub waiting_tokens: usize,
+    pub requests_waiting: Option<u32>,
+    pub requests_running: Option<u32>,
+    pub kv_usage: Option<f32>,
+    pub batches: u64,
+    pub connects: u64,
+    pub disconnects: u64,
+    pub gaps: u64,
+    pub restarts: u64,
+    pub replays: u64,
+    pub replays_failed: u64,
+    pub polls_failed: u64,
+    pub frames_skipped: BTreeMap<&'static str, u64>,
+    pub view_cleared: BTreeMap<&'static str, u64>,
+    pub events: Seen,
+}
+
+impl State {
+    pub(super) fn summary(&self) -> Summary {
+        let open = |listener: &&Listener| !listener.sender.is_closed();
+        Summary {
+            streams: self.listeners.iter().filter(open).count(),
+            streams_opened: self.streams_opened,
+            streams_too_slow: self.streams_too_slow,
+            replicas: self.replicas.iter().map(Replica::summary).collect(),
+        }
+    }
+}
+
+impl Replica {
+    pub(super) fn summary(&self) -> ReplicaSummary {
+        let Known { endpoint, rank, pool, model, view, counters, .. } = &self.known;
+        ReplicaSummary {
+            endpoint: endpoint.clone(),
+            rank: *rank,
+            pool: pool.clone(),
+            model: model.clone(),
+            slot: self.slot,
+            state: self.state().as_str_name(),
+            hears_events: self.heard,
+            last_sequence: self.sequence,
+            block_tokens: self.block_tokens,
+            held_engine_blocks: view.held_blocks(),
+            known_engine_blocks: view.known_blocks(),
+            announced_prefixes: view.len(),
+            waiting_tokens: view.waiting_tokens(),
+            requests_waiting: self.load.map(|load| load.waiting),
+            requests_running: self.load.map(|load| load.running),
+            kv_usage: self.load.map(|load| load.kv_usage),
+            batches: counters.batches.get(),
+            connects: counters.connects.get(),
+            disconnects: counters.disconnects.get(),
+            gaps: counters.gaps.get(),
+            restarts: counters.restarts.get(),
+            replays: counters.replays.get(),
+            replays_failed: counters.replays_failed.get(),
+            polls_failed: counters.polls_failed.get(),
+            frames_skipped: counters.skipped_by_reason(),
+            view_cleared: self.clears.clone(),
+            events: *view.seen(),
+        }
+    }
+}

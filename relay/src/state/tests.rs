@@ -1,0 +1,142 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::events::{EngineHash, Stored};
+use crate::index::{Duplicates, Limits, ModelScope};
+
+fn known(endpoint: &str) -> Known {
+    let scope = Arc::new(ModelScope { version: "1".into(), tokenizer_hash: [1; 32] });
+    Known {
+        endpoint: endpoint.into(),
+        rank: None,
+        pool: "pool".into(),
+        model: "model".into(),
+        draining: false,
+        has_events: true,
+        view: View::new(scope, Duplicates::Doubt, Limits::default()),
+        counters: Arc::default(),
+    }
+}
+
+fn state(replicas: usize) -> State {
+    State::new((0..replicas).map(|i| known(&format!("127.0.0.1:{i}"))).collect())
+}
+
+fn store(state: &mut State, replica: usize, hash: u32) {
+    let stored = Stored {
+        hashes: vec![EngineHash::from_int(hash.into())],
+        tokens: vec![hash; 16],
+        block_size: 16,
+        ..Stored::default()
+    };
+    let batch = Batch { time: 0.0, rank: None, events: vec![Event::Stored(stored)] };
+    state.take(Message::Batch { replica, sequence: 0, batch });
+}
+
+fn subscribe(state: &mut State) -> oneshot::Receiver<Subscription> {
+    let (reply, answer) = oneshot::channel();
+    state.take(Message::Subscribe { reply });
+    answer
+}
+
+#[tokio::test]
+async fn the_first_snapshot_waits_until_the_past_is_known() {
+    let (sender, messages) = mpsc::channel(16);
+    let running = tokio::spawn(state(1).run(messages, CancellationToken::new()));
+    let (reply, mut answer) = oneshot::channel();
+    sender.send(Message::Subscribe { reply }).await.unwrap();
+    let report = Report { up: true, load: None };
+    sender.send(Message::Report { replica: 0, report }).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(answer.try_recv().is_err());
+    sender.send(Message::Settled { replica: 0 }).await.unwrap();
+    answer.await.unwrap();
+    drop(sender);
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_keep_up_is_ended_and_others_go_on() {
+    let mut state = state(1);
+    state.settle();
+    let slow = subscribe(&mut state).await.unwrap();
+    let mut quick = subscribe(&mut state).await.unwrap();
+    let mut keys = 0;
+    for hash in 0..=QUEUE as u32 {
+        store(&mut state, 0, hash);
+        state.flush();
+        let delta = quick.deltas.next().await.unwrap();
+        for body in &delta.bodies {
+            let Body::Blocks(blocks) = body else { continue };
+            keys += blocks.changes.iter().map(|change| change.held.len() / 16).sum::<usize>();
+        }
+    }
+    assert!(slow.deltas.ended.is_cancelled());
+    assert!(!quick.deltas.ended.is_cancelled());
+    assert_eq!((keys, state.listeners.len(), state.streams_too_slow), (QUEUE + 1, 1, 1));
+}
+
+#[tokio::test]
+async fn a_clear_gives_a_slot_that_nobody_had() {
+    let mut state = state(3);
+    state.settle();
+    state.take(Message::Clear { replica: 1, why: Doubt::Gap });
+    assert_eq!(state.replicas[1].slot, 1, "nothing was said under this one");
+    let mut seen: BTreeSet<u32> = state.replicas.iter().map(|replica| replica.slot).collect();
+    while seen.len() < 65_536 {
+        store(&mut state, 1, 7);
+        state.take(Message::Clear { replica: 1, why: Doubt::Gap });
+        assert!(seen.insert(state.replicas[1].slot), "a slot used twice");
+    }
+    // All are used: every stream begins again, and so do the slots.
+    let stream = subscribe(&mut state).await.unwrap();
+    store(&mut state, 1, 7);
+    state.take(Message::Clear { replica: 1, why: Doubt::Restarted });
+    assert!(stream.deltas.ended.is_cancelled());
+    let slots: BTreeSet<u32> = state.replicas.iter().map(|replica| replica.slot).collect();
+    assert_eq!(slots, BTreeSet::from([0, 1, 2]));
+    assert!(state.replicas[1].known.view.is_empty());
+}
+
+#[test]
+fn states_tell_what_may_be_sent_and_believed() {
+    let mut state = state(1);
+    let mut expect = |message: Option<Message>, expected: ReplicaState| {
+        if let Some(message) = message {
+            state.take(message);
+        }
+        assert_eq!(state.replicas[0].state(), expected);
+    };
+    let report = |up| Some(Message::Report { replica: 0, report: Report { up, load: None } });
+    let heard = |heard| Some(Message::Heard { replica: 0, heard });
+    expect(None, ReplicaState::Down);
+    expect(heard(true), ReplicaState::Down);
+    expect(report(true), ReplicaState::Ready);
+    expect(heard(false), ReplicaState::Suspect);
+    expect(report(false), ReplicaState::Down);
+    state.replicas[0].known.draining = true;
+    assert_eq!(state.replicas[0].state(), ReplicaState::Down);
+    state.replicas[0].up = Some(true);
+    assert_eq!(state.replicas[0].state(), ReplicaState::Draining);
+}
+
+#[test]
+fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
+    let mut state = state(1);
+    let load = |waiting| Load { waiting, running: 1, kv_usage: 0.5 };
+    let report = |waiting| {
+        let report = Report { up: true, load: Some(load(waiting)) };
+        Message::Report { replica: 0, report }
+    };
+    state.take(report(1));
+    assert!(state.replicas[0].load_is_news());
+    state.flush();
+    state.take(report(1));
+    assert!(!state.replicas[0].load_is_news());
+    state.take(report(2));
+    assert!(state.replicas[0].load_is_news());
+    state.flush();
+    store(&mut state, 0, 1);
+    state.take(Message::Clear { replica: 0, why: Doubt::Gap });
+    assert!(state.replicas[0].load_is_news());
+}
