@@ -1,5 +1,6 @@
 //! `warmpath relay`.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,7 +42,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(level) => EnvFilter::try_new(level).context("--log-level")?,
         None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")),
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     match log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

@@ -3,6 +3,7 @@
 //! Reads captures and tokenizers from the directory in `WARMPATH_SHARED`, or from `../shared`
 //! beside the repository; without them it passes and says so.
 #![cfg(feature = "preprocess")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

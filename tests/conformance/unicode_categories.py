@@ -56,7 +56,7 @@ def main() -> None:
     print("/// Runs of one category: first character << 8 | category, up to the next run.")
     print("#[rustfmt::skip]")
     print("#[allow(clippy::unreadable_literal)]")
-    print(f"pub(super) const RUNS: [u32; {len(runs)}] = [")
+    print(f"pub(super) static RUNS: [u32; {len(runs)}] = [")
     for at in range(0, len(runs), 10):
         print("    " + ", ".join(f"0x{start << 8 | number:x}" for start, number in runs[at : at + 10]) + ",")
     print("];")

@@ -191,9 +191,9 @@ impl Cache {
     }
 
     /// The request is over: its blocks stay until their place is needed, the last goes first.
-    pub(crate) fn release(&mut self, sequence: Sequence) {
-        self.reserved -= sequence.reserved;
-        for index in sequence.blocks.into_iter().rev() {
+    pub(crate) fn release(&mut self, sequence: &mut Sequence) {
+        self.reserved -= std::mem::take(&mut sequence.reserved);
+        for index in std::mem::take(&mut sequence.blocks).into_iter().rev() {
             let Some(block) = self.blocks.get_mut(index) else { continue };
             block.users = block.users.saturating_sub(1);
             if block.users == 0 {

@@ -16,7 +16,7 @@ fn serve(cache: &mut Cache, prompt: Prompt) -> usize {
     let mut sequence = cache.admit(prompt, 1).unwrap();
     cache.prefilled(&mut sequence, false);
     let hit = sequence.hit_tokens();
-    cache.release(sequence);
+    cache.release(&mut sequence);
     hit
 }
 
@@ -81,20 +81,20 @@ fn two_prefills_side_by_side_make_two_copies() {
     cache.prefilled(&mut b, false);
     let (stored, _) = hashes(&cache.take_events());
     assert_eq!(stored[..2], stored[2..]);
-    cache.release(a);
-    cache.release(b);
+    cache.release(&mut a);
+    cache.release(&mut b);
     assert_eq!(cache.held().values().copied().collect::<Vec<_>>(), [2, 2]);
 }
 
 #[test]
 fn blocks_in_use_stay_and_what_does_not_fit_waits() {
     let mut cache = Cache::new(4, 4);
-    let a = cache.admit(prompt(0..8, 4), 5).unwrap();
+    let mut a = cache.admit(prompt(0..8, 4), 5).unwrap();
     assert_eq!(cache.used(), 2);
     assert!(cache.admit(prompt(50..58, 4), 1).is_err(), "a third block is reserved for a's answer");
-    let b = cache.admit(prompt(50..54, 4), 1).unwrap();
-    cache.release(a);
-    cache.release(b);
+    let mut b = cache.admit(prompt(50..54, 4), 1).unwrap();
+    cache.release(&mut a);
+    cache.release(&mut b);
     assert_eq!(cache.used(), 0);
     assert!(cache.admit(prompt(50..58, 4), 1).is_ok());
 }
@@ -110,7 +110,7 @@ fn generated_tokens_are_stored_block_by_block() {
     }
     let events = cache.take_events();
     assert_eq!(events.len(), 2, "an event for each block that got full: {events:?}");
-    cache.release(a);
+    cache.release(&mut a);
     assert_eq!(serve(&mut cache, prompt(0..13, 4)), 12, "the next turn finds them");
 }
 
@@ -145,7 +145,7 @@ fn a_full_report_names_hits_too() {
     let mut again = cache.admit(prompt(0..9, 4), 1).unwrap();
     cache.prefilled(&mut again, true);
     assert_eq!(cache.take_events(), first);
-    cache.release(again);
+    cache.release(&mut again);
     assert!(cache.held().values().all(|copies| *copies == 1), "a report is no copy");
 }
 
@@ -153,9 +153,9 @@ fn a_full_report_names_hits_too() {
 fn a_reset_forgets_unless_blocks_are_in_use() {
     let mut cache = Cache::new(4, 100);
     serve(&mut cache, prompt(0..9, 4));
-    let running = cache.admit(prompt(0..9, 4), 1).unwrap();
+    let mut running = cache.admit(prompt(0..9, 4), 1).unwrap();
     assert!(!cache.reset());
-    cache.release(running);
+    cache.release(&mut running);
     assert!(cache.reset());
     assert_eq!(serve(&mut cache, prompt(0..9, 4)), 0);
     let events = cache.take_events();
@@ -266,7 +266,7 @@ proptest! {
                 }
                 Step::Release(at) if !live.is_empty() => {
                     let at = at % live.len();
-                    cache.release(live.swap_remove(at).sequence);
+                    cache.release(&mut live.swap_remove(at).sequence);
                 }
                 Step::Reset => {
                     prop_assert_eq!(cache.reset(), live.is_empty());
@@ -284,8 +284,8 @@ proptest! {
                 }
             }
         }
-        for live in live {
-            cache.release(live.sequence);
+        for mut live in live {
+            cache.release(&mut live.sequence);
         }
         prop_assert_eq!(cache.used(), 0, "all blocks come back");
         prop_assert_eq!(cache.reserved(), 0, "all reservations too");

@@ -46,7 +46,7 @@ fn a_real_engines_events_are_brought_by_its_requests() {
         for &token in answered.split_last().unwrap().1 {
             cache.append(&mut sequence, token);
         }
-        cache.release(sequence);
+        cache.release(&mut sequence);
         batches.extend(Some(cache.take_events()).filter(|events| !events.is_empty()));
     }
     assert_eq!(batches.len(), frames.len());

@@ -114,7 +114,7 @@ impl Rank {
         drop(waiting);
         let mut running = Running {
             gauge: Gauge::new(self, |rank| &rank.running),
-            sequence: Some(sequence),
+            sequence,
             first_token: arrived,
             _seat: seat,
         };
@@ -128,9 +128,7 @@ impl Rank {
         sleep_until(done).await;
         running.first_token = done;
         self.counters.first_token(arrived.elapsed());
-        if let Some(sequence) = &mut running.sequence {
-            self.change(|cache| cache.prefilled(sequence, repeat));
-        }
+        self.change(|cache| cache.prefilled(&mut running.sequence, repeat));
         running
     }
 
@@ -173,8 +171,7 @@ impl Rank {
 /// also when the client went away.
 pub(crate) struct Running {
     gauge: Gauge,
-    /// Always there until the drop.
-    sequence: Option<Sequence>,
+    sequence: Sequence,
     first_token: Instant,
     _seat: Option<OwnedSemaphorePermit>,
 }
@@ -182,15 +179,11 @@ pub(crate) struct Running {
 impl Running {
     /// Prompt tokens that were found in the cache.
     pub(crate) fn cached_tokens(&self) -> usize {
-        self.sequence.as_ref().map_or(0, Sequence::hit_tokens)
+        self.sequence.hit_tokens()
     }
 
     pub(crate) fn prompt(&self) -> &Prompt {
-        static EMPTY: std::sync::OnceLock<Prompt> = std::sync::OnceLock::new();
-        match &self.sequence {
-            Some(sequence) => sequence.prompt(),
-            None => EMPTY.get_or_init(|| Prompt::new(Vec::new(), super::hash::Keys::default(), 1)),
-        }
+        self.sequence.prompt()
     }
 
     pub(crate) fn rank(&self) -> &Arc<Rank> {
@@ -203,9 +196,7 @@ impl Running {
         let rank = &self.gauge.rank;
         if let Some(token) = previous {
             sleep_until(rank.timing.token(self.first_token, index)).await;
-            if let Some(sequence) = &mut self.sequence {
-                rank.change(|cache| cache.append(sequence, token));
-            }
+            rank.change(|cache| cache.append(&mut self.sequence, token));
         }
         rank.counters.generated();
     }
@@ -213,9 +204,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(sequence) = self.sequence.take() {
-            lock(&self.gauge.rank.state).cache.release(sequence);
-        }
+        lock(&self.gauge.rank.state).cache.release(&mut self.sequence);
         self.gauge.rank.freed.notify_waiters();
     }
 }

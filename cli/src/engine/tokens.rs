@@ -1,38 +1,74 @@
 //! The tokenizer behind the engine: the only place that knows the routing crate's prompt code.
-//!
-//! STUB: one id per byte, until the prompt code is there.
 
 use std::path::Path;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use warmpath_routing::prompt::{
+    Api, End, Model, ModelFiles, PromptError, Prompter, Request, RequestError, preprocess,
+};
+
+use super::rank::lock;
 
 /// Why a prompt has no token ids.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct TokenError(String);
+pub(crate) enum TokenError {
+    /// The body can't be read.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The template or the tokenizer can't follow it.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// Something in it is not text.
+    #[error("the simulated engine can't follow this prompt to its end ({0})")]
+    Cut(&'static str),
+}
 
 /// Makes token ids as the model's own tokenizer and chat template do.
-pub(crate) struct Tokenizer {}
+pub(crate) struct Tokenizer {
+    prompter: Mutex<Prompter>,
+}
+
+/// A prompt as a completions body.
+#[derive(Serialize)]
+struct Text<'a> {
+    prompt: &'a str,
+    add_special_tokens: bool,
+}
 
 impl Tokenizer {
     /// Reads a model directory.
     ///
     /// # Errors
     /// Files that are missing or can't be used.
-    pub(crate) fn load(_directory: &Path) -> anyhow::Result<Self> {
-        Ok(Self {})
+    pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
+        let artefact = preprocess(&ModelFiles::read_dir(directory)?)?;
+        let prompter = Prompter::new(Model::load(&artefact.bytes)?, 0);
+        Ok(Self { prompter: Mutex::new(prompter) })
     }
 
     /// The prompt of a chat completions body.
     pub(crate) fn chat(&self, body: &[u8]) -> Result<Vec<u32>, TokenError> {
-        let body: serde_json::Value =
-            serde_json::from_slice(body).map_err(|error| TokenError(error.to_string()))?;
-        let messages = body.get("messages").map(ToString::to_string).unwrap_or_default();
-        self.text(&messages)
+        self.tokens(Api::Chat, body)
     }
 
-    /// A plain prompt, with the special tokens that the tokenizer adds.
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
-    pub(crate) fn text(&self, text: &str) -> Result<Vec<u32>, TokenError> {
-        Ok([1].into_iter().chain(text.bytes().map(|byte| u32::from(byte) + 2)).collect())
+    /// A plain prompt; `special`: with the tokens that the tokenizer puts around a text.
+    pub(crate) fn text(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenError> {
+        let body = Text { prompt: text, add_special_tokens: special };
+        // A string and a flag are always JSON.
+        self.tokens(Api::Completions, &serde_json::to_vec(&body).unwrap_or_default())
+    }
+
+    fn tokens(&self, api: Api, body: &[u8]) -> Result<Vec<u32>, TokenError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        let request = Request::parse(api, body)?;
+        let tokens = lock(&self.prompter).tokens(&request, None, now)?;
+        match tokens.end {
+            End::Complete => Ok(tokens.ids),
+            end => Err(TokenError::Cut(end.as_str())),
+        }
     }
 }
 
@@ -40,7 +76,9 @@ impl Tokenizer {
 pub(crate) mod tests {
     use super::*;
 
+    /// The project's own small tokenizer.
     pub(crate) fn tokenizer() -> Tokenizer {
-        Tokenizer::load(Path::new(".")).unwrap()
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/demo");
+        Tokenizer::load(Path::new(directory)).unwrap()
     }
 }

@@ -106,7 +106,7 @@ impl Definition {
                 ArtefactError::Tokenizer(format!("a merge of {left} and {right} without a token"))
             })?;
             let step = i64::from(id) - last;
-            out.number((step << 1 ^ step >> 63) as u64);
+            out.number((step << 1 ^ step >> 63).cast_unsigned());
             out.number(bytes(*left).len() as u64);
             last = i64::from(id);
         }
@@ -186,7 +186,7 @@ fn read_bpe(input: &mut Reader<'_>, bpe: &mut BpeDefinition) -> Result<(), Artef
     let mut last = 0i64;
     for _ in 0..count {
         let step = input.number()?;
-        last = last.wrapping_add((step >> 1) as i64 ^ -((step & 1) as i64));
+        last = last.wrapping_add((step >> 1).cast_signed() ^ -(step & 1).cast_signed());
         let left = usize::try_from(input.number()?).unwrap_or(usize::MAX);
         let token = usize::try_from(last).ok().and_then(|id| bpe.tokens.get(id));
         let Some((left, right)) = token.and_then(|token| token.split_at_checked(left)) else {

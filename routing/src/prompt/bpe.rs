@@ -163,11 +163,6 @@ impl Bpe {
         found
     }
 
-    /// The id of the token with exactly these bytes.
-    pub(super) fn id(&self, token: &[u8]) -> Option<u32> {
-        self.word(token, hash_bytes(token))
-    }
-
     fn token(&self, id: u32) -> &[u8] {
         slice(&self.bytes, &self.starts, id)
     }

@@ -73,21 +73,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Whether the value is true to Python.
-    pub(super) fn truthy(&self) -> bool {
-        match self {
-            Self::Null => false,
-            Self::Bool(value) => *value,
-            Self::Int(number) => *number != 0,
-            Self::Unsigned(number) => *number != 0,
-            Self::Float(number) => *number != 0.0,
-            Self::Huge => true,
-            Self::Str(text) => !text.is_empty(),
-            Self::List(items) => !items.is_empty(),
-            Self::Map(pairs) => !pairs.is_empty(),
-        }
-    }
-
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Null | Self::Huge => Value::from(()),
@@ -178,14 +163,13 @@ impl<'de> Visitor<'de> for JsonVisitor {
             } else {
                 places.get(&key).copied()
             };
-            match known.and_then(|at| pairs.get_mut(at)) {
-                Some(pair) => pair.1 = value,
-                None => {
-                    if pairs.len() >= MANY_KEYS {
-                        places.insert(key.clone(), pairs.len());
-                    }
-                    pairs.push((key, value));
+            if let Some(pair) = known.and_then(|at| pairs.get_mut(at)) {
+                pair.1 = value;
+            } else {
+                if pairs.len() >= MANY_KEYS {
+                    places.insert(key.clone(), pairs.len());
                 }
+                pairs.push((key, value));
             }
         }
         Ok(Json::Map(pairs))
@@ -223,7 +207,8 @@ mod tests {
     #[test]
     fn the_last_of_equal_keys_wins_in_the_place_of_the_first() {
         for extra in [0, 40] {
-            let fill: String = (0..extra).map(|i| format!(r#""k{i}":0,"#)).collect();
+            let fill: Vec<_> = (0..extra).map(|i| format!(r#""k{i}":0,"#)).collect();
+            let fill = fill.concat();
             let text = format!(r#"{{"a":1,{fill}"b":2,"a":3,"b":4}}"#);
             let json: Json<'_> = serde_json::from_str(&text).unwrap();
             let pairs = json.map().unwrap();

@@ -141,10 +141,8 @@ impl<'a> Conversation<'a> {
                 fields.push((name, Field::Text(Cow::Borrowed(text))));
             }
         }
-        if role == "developer"
-            && let Some(tools) = message.get("tools")
-        {
-            fields.push(("tools", Field::Other(value(tools)?)));
+        if role == "developer" && style.developer && message.get("tools").is_some() {
+            return Err(PromptError::UnsupportedContent("a developer's tools"));
         }
         Ok(fields)
     }
@@ -158,7 +156,6 @@ impl<'a> Conversation<'a> {
                         *field = Field::Text(Cow::Borrowed("system"));
                     }
                 }
-                fields.retain(|(name, _)| *name != "tools");
             }
         }
         let systems = self.messages.iter().filter(|fields| role(fields) == "system").count();
@@ -231,27 +228,25 @@ impl Part<'_> {
 }
 
 /// Fields of content parts that vLLM's own types have; others are passed to the template.
-const KNOWN_PART_FIELDS: [&str; 20] = [
-    "type",
-    "text",
-    "refusal",
-    "thinking",
+const KNOWN_PART_FIELDS: [&str; 18] = [
+    "audio_embeds",
+    "audio_url",
+    "closed",
+    "data",
+    "file",
+    "image_embeds",
+    "image_pil",
     "image_url",
     "input_audio",
-    "audio_url",
-    "video_url",
-    "image_embeds",
-    "audio_embeds",
-    "video_embeds",
-    "prompt_embeds",
-    "data",
-    "image_pil",
-    "uuid",
-    "file",
-    "closed",
     "name",
     "prompt_cache_breakpoint",
-    "cache_control",
+    "refusal",
+    "text",
+    "thinking",
+    "type",
+    "uuid",
+    "video_embeds",
+    "video_url",
 ];
 
 fn part<'a>(part: &'a Json<'a>) -> Result<Option<Part<'a>>, PromptError> {
@@ -359,24 +354,40 @@ fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
             Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => value(parsed),
             _ => empty(),
         }?;
-        // The order of the API's types, not of the body: pydantic rebuilds the objects.
+        // The order of the API's types, not of the body: pydantic rebuilds the objects, and puts
+        // what it doesn't know at the end.
         let mut inner = vec![("arguments", arguments)];
-        for (name, field) in function {
-            if name != "arguments" {
-                inner.push((name, value(field)?));
-            }
-        }
+        in_order(function, &["name"], &["arguments"], &mut inner)?;
         let mut outer = Vec::new();
+        let fields = call.map().unwrap_or_default();
         if let Some(id) = call.get("id") {
             outer.push(("id", value(id)?));
         }
         outer.push(("function", Value::from_pairs(inner)));
-        if let Some(kind) = call.get("type") {
-            outer.push(("type", value(kind)?));
-        }
+        in_order(fields, &["type"], &["id", "function"], &mut outer)?;
         values.push(Value::from_pairs(outer));
     }
     Ok(Some(values.into_iter().collect()))
+}
+
+/// Appends the fields `first`, then all others but those in `but`, in the order of the body.
+fn in_order<'j>(
+    fields: &'j [(Cow<'_, str>, Json<'_>)],
+    first: &[&'static str],
+    but: &[&str],
+    out: &mut Vec<(&'j str, Value)>,
+) -> Result<(), PromptError> {
+    for name in first {
+        if let Some((_, json)) = fields.iter().find(|(known, _)| known == name) {
+            out.push((name, value(json)?));
+        }
+    }
+    for (name, json) in fields {
+        if !first.contains(&name.as_ref()) && !but.contains(&name.as_ref()) {
+            out.push((name, value(json)?));
+        }
+    }
+    Ok(())
 }
 
 /// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.

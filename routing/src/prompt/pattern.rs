@@ -83,7 +83,7 @@ impl Pattern {
             } else if let Some(last) = alternatives.last_mut() {
                 let item = parser.item()?;
                 if item.atom == Atom::NoWordNext
-                    && !last.last().is_some_and(|item: &Item| item.min > 0)
+                    && last.last().is_none_or(|item: &Item| item.min == 0)
                 {
                     return Err("a look-ahead that does not follow a character".into());
                 }

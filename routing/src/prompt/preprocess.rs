@@ -141,8 +141,9 @@ fn hash(files: &ModelFiles, template: &TemplateDefinition) -> [u8; 32] {
 fn template(files: &ModelFiles, config: &Value) -> Result<TemplateDefinition, ArtefactError> {
     let mut definition = TemplateDefinition::default();
     match (&files.chat_template_jinja, config.get("chat_template")) {
-        (Some(source), _) => definition.source = Some(source.clone()),
-        (None, Some(Value::String(source))) => definition.source = Some(source.clone()),
+        (Some(source), _) | (None, Some(Value::String(source))) => {
+            definition.source = Some(source.clone());
+        }
         (None, Some(Value::Array(named))) => {
             // Several templates by name: `tool_use`, if there is one, is for requests with tools.
             for entry in named {
@@ -197,6 +198,7 @@ struct TokenizerJson {
     model: ModelJson,
 }
 
+#[allow(clippy::struct_excessive_bools)] // As in the file.
 #[derive(Deserialize)]
 struct AddedTokenJson {
     id: u32,

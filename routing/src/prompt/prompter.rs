@@ -67,7 +67,7 @@ impl End {
 
 /// A prompt as text, before it is tokenized.
 pub(super) struct Text<'a> {
-    pub(super) text: Cow<'a, str>,
+    pub(super) content: Cow<'a, str>,
     /// The ids that the tokenizer puts around a text are added.
     pub(super) marked: bool,
     /// The text ends where something that isn't text begins.
@@ -156,13 +156,14 @@ impl Prompter {
         limit: usize,
     ) -> Prefix {
         let tokenizer = &self.model.tokenizer;
-        let mut names = Vec::with_capacity((text.text.len() / 64).min(limit / BLOCK_TOKENS + 64));
+        let mut names =
+            Vec::with_capacity((text.content.len() / 64).min(limit / BLOCK_TOKENS + 64));
         if text.marked {
             chain.push(&tokenizer.before, |name| names.push(name));
         }
         let mut place = Place::start(&root, text.marked);
         let mut places = Vec::new();
-        let mut stretches = Stretches::new(&text.text);
+        let mut stretches = Stretches::new(&text.content);
         let mut stop = Stop::End;
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
@@ -180,7 +181,7 @@ impl Prompter {
             self.ids.clear();
             let left = limit - chain.tokens();
             stop = tokenizer.encode_parts(
-                &text.text,
+                &text.content,
                 &stretches.parts,
                 left,
                 &mut self.scratch,
@@ -199,7 +200,7 @@ impl Prompter {
             }
         }
         self.memo.touch(&places);
-        let at_end = stop == Stop::End && stretches.position() >= text.text.len();
+        let at_end = stop == Stop::End && stretches.position() >= text.content.len();
         if at_end && text.marked && !text.media {
             chain.push(&tokenizer.after, |name| names.push(name));
         }
@@ -216,8 +217,8 @@ impl Prompter {
             known
         } else {
             let seen = stretches.position().max(1);
-            let guess = text.text.len().saturating_mul(known) / seen;
-            guess.max(known).max(if known == 0 { text.text.len() / BYTES_PER_TOKEN } else { 0 })
+            let guess = text.content.len().saturating_mul(known) / seen;
+            guess.max(known).max(if known == 0 { text.content.len() / BYTES_PER_TOKEN } else { 0 })
         };
         Prefix { names, tokens: known.min(limit), prompt_tokens, exact, end }
     }
@@ -243,25 +244,25 @@ impl Prompter {
         }
         let text = text(&self.model, &request.prompt, now_unix)?;
         let tokenizer = &self.model.tokenizer;
-        let mut ids = Vec::with_capacity(text.text.len() / BYTES_PER_TOKEN);
+        let mut ids = Vec::with_capacity(text.content.len() / BYTES_PER_TOKEN);
         if text.marked {
             ids.extend_from_slice(&tokenizer.before);
         }
-        let mut stretches = Stretches::new(&text.text);
+        let mut stretches = Stretches::new(&text.content);
         let mut stop = Stop::End;
         while stop == Stop::End && ids.len() < limit {
             if stretches.advance(tokenizer).is_none() {
                 break;
             }
             stop = tokenizer.encode_parts(
-                &text.text,
+                &text.content,
                 &stretches.parts,
                 limit,
                 &mut self.scratch,
                 &mut ids,
             );
         }
-        let at_end = stop == Stop::End && stretches.position() >= text.text.len();
+        let at_end = stop == Stop::End && stretches.position() >= text.content.len();
         if at_end && text.marked && !text.media {
             ids.extend_from_slice(&tokenizer.after);
         }
@@ -272,7 +273,7 @@ impl Prompter {
             _ => End::Complete,
         };
         ids.truncate(limit);
-        Ok(Tokens { text: Some(text.text.into_owned()), ids, end })
+        Ok(Tokens { text: Some(text.content.into_owned()), ids, end })
     }
 }
 
@@ -280,11 +281,11 @@ fn text<'r>(model: &Model, prompt: &'r Prompt<'_>, now_unix: i64) -> Result<Text
     match prompt {
         Prompt::Chat(chat) => render(model, chat, now_unix),
         Prompt::Text { text, add_special_tokens } => Ok(Text {
-            text: Cow::Borrowed(text.as_ref()),
+            content: Cow::Borrowed(text.as_ref()),
             marked: *add_special_tokens,
             media: false,
         }),
         // Answered before a text is asked for.
-        Prompt::Ids(_) => Ok(Text { text: Cow::Borrowed(""), marked: false, media: false }),
+        Prompt::Ids(_) => Ok(Text { content: Cow::Borrowed(""), marked: false, media: false }),
     }
 }

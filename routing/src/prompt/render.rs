@@ -84,7 +84,7 @@ pub(super) fn render<'a>(
         let cut = model.tokenizer.last_cut(&text);
         text.truncate(cut);
     }
-    Ok(Text { text: Cow::Owned(text), marked: chat.add_special_tokens, media })
+    Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
 }
 
 fn variables(chat: &Chat<'_>) -> Result<Vec<(String, Value)>, PromptError> {

@@ -63,6 +63,7 @@ pub(super) enum Prompt<'a> {
 }
 
 /// The fields of a chat request that a template sees.
+#[allow(clippy::struct_excessive_bools)] // As in the API.
 #[derive(Debug)]
 pub(super) struct Chat<'a> {
     pub(super) messages: Vec<Json<'a>>,

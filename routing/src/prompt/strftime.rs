@@ -1,5 +1,7 @@
 //! Dates as `strftime_now` writes them, in UTC: an engine's container has no other zone.
 
+use std::fmt::Write;
+
 /// Formats a moment, in seconds since 1970; unknown signs stay as they are.
 pub(super) fn strftime(format: &str, unix: i64) -> String {
     const DAYS: [&str; 7] =
@@ -53,7 +55,9 @@ pub(super) fn strftime(format: &str, unix: i64) -> String {
             Some('m') => out.push_str(&pad(month, 2)),
             Some('d') => out.push_str(&pad(day, 2)),
             Some('e') if bare => out.push_str(&day.to_string()),
-            Some('e') => out.push_str(&format!("{day:2}")),
+            Some('e') => {
+                let _ = write!(out, "{day:2}");
+            }
             Some('H') => out.push_str(&pad(hour, 2)),
             Some('I') => out.push_str(&pad(hour12, 2)),
             Some('M') => out.push_str(&pad(minute, 2)),
@@ -64,15 +68,18 @@ pub(super) fn strftime(format: &str, unix: i64) -> String {
             Some('a') => out.push_str(short(day_name)),
             Some('B') => out.push_str(month_name),
             Some('b' | 'h') => out.push_str(short(month_name)),
-            Some('F') => out.push_str(&format!("{year}-{month:02}-{day:02}")),
-            Some('T') => out.push_str(&format!("{hour:02}:{minute:02}:{:02}", second % 60)),
+            Some('F') => {
+                let _ = write!(out, "{year}-{month:02}-{day:02}");
+            }
+            Some('T') => {
+                let _ = write!(out, "{hour:02}:{minute:02}:{:02}", second % 60);
+            }
             Some('w') => out.push_str(&week_day.to_string()),
-            Some('%') => out.push('%'),
+            Some('%') | None => out.push('%'),
             Some(other) => {
                 out.push('%');
                 out.push(other);
             }
-            None => out.push('%'),
         }
     }
     out

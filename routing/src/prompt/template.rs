@@ -25,7 +25,6 @@ pub(super) struct Template {
     content_parts: [bool; 2],
     developer: [bool; 2],
     has: [bool; 2],
-    sources: [String; 2],
 }
 
 /// What a template is given.
@@ -44,13 +43,13 @@ impl Template {
     pub(super) fn compile(definition: &TemplateDefinition) -> Result<Self, ArtefactError> {
         let mut environment = environment();
         let mut template = |name: &'static str, source: &Option<String>| {
-            let Some(source) = source else { return Ok((false, false, String::new())) };
+            let Some(source) = source else { return Ok((false, false)) };
             let source = generation_blocks_opened(source);
             let developer = source.contains("\"developer\"") || source.contains("'developer'");
             environment
-                .add_template_owned(name, source.clone())
+                .add_template_owned(name, source)
                 .map_err(|error| ArtefactError::Template(describe(&error)))?;
-            Ok((true, developer, source))
+            Ok((true, developer))
         };
         let chat = template(CHAT, &definition.source)?;
         let tools = template(TOOLS, &definition.tools_source)?;
@@ -64,7 +63,6 @@ impl Template {
             content_parts: [definition.content_parts, definition.tools_content_parts],
             has: [chat.0, tools.0],
             developer: [chat.1, tools.1],
-            sources: [chat.2, tools.2],
         })
     }
 
@@ -88,11 +86,6 @@ impl Template {
     /// Whether the template knows the role `developer`.
     pub(super) fn knows_developer(&self, number: usize) -> bool {
         self.developer.get(number) == Some(&true)
-    }
-
-    /// Whether the source mentions a word.
-    pub(super) fn mentions(&self, number: usize, word: &str) -> bool {
-        self.sources.get(number).is_some_and(|source| source.contains(word))
     }
 
     pub(super) fn render(&self, number: usize, context: Context) -> Result<String, PromptError> {
@@ -229,6 +222,7 @@ fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a 
     if end { text.trim_end_matches(takes) } else { text }
 }
 
+#[allow(clippy::needless_pass_by_value)] // What a filter is given.
 fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     let mut dumps = Dumps::default();
     let mut given = args.0.iter();
@@ -281,8 +275,8 @@ fn generation_blocks_opened(source: &str) -> String {
         let (open, inner) = sign(inner, true);
         let (close, inner) = sign(inner, false);
         match inner.trim() {
-            "generation" => out.push_str(&format!("{{%{open} if true {close}%}}")),
-            "endgeneration" => out.push_str(&format!("{{%{open} endif {close}%}}")),
+            "generation" => out.extend(["{%", open, " if true ", close, "%}"]),
+            "endgeneration" => out.extend(["{%", open, " endif ", close, "%}"]),
             _ => out.push_str(tag),
         }
         rest = after;

@@ -86,15 +86,16 @@ pub(super) struct Part {
 pub(super) struct Stretches<'a> {
     text: &'a str,
     at: usize,
-    /// The next added token at or after `at`, once looked for.
-    next: Option<Option<Found>>,
+    /// The next added token at or after `at`, if it was `looked` for.
+    next: Option<Found>,
+    looked: bool,
     /// The parts of the stretch that [`Stretches::advance`] found last.
     pub(super) parts: Vec<Part>,
 }
 
 impl<'a> Stretches<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, next: None, parts: Vec::new() }
+        Self { text, at: 0, next: None, looked: false, parts: Vec::new() }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -109,13 +110,12 @@ impl<'a> Stretches<'a> {
         }
         self.parts.clear();
         loop {
-            let found = match self.next {
-                Some(found) => found,
-                None => tokenizer.raw.find(self.text, self.at),
-            };
+            let found =
+                if self.looked { self.next } else { tokenizer.raw.find(self.text, self.at) };
             let text_end = found.map_or(self.text.len(), |found| found.start);
             if let Some(cut) = tokenizer.cut_in(self.text, start, self.at, text_end) {
-                self.next = Some(found);
+                self.next = found;
+                self.looked = true;
                 self.parts.push(Part { start: self.at, end: cut, added: None });
                 self.at = cut;
                 return Some((self.text.get(start..cut)?, true));
@@ -123,7 +123,7 @@ impl<'a> Stretches<'a> {
             if self.at < text_end {
                 self.parts.push(Part { start: self.at, end: text_end, added: None });
             }
-            self.next = None;
+            self.looked = false;
             let Some(found) = found else {
                 self.at = self.text.len();
                 return Some((self.text.get(start..)?, false));
@@ -219,15 +219,12 @@ impl Tokenizer {
             if out.len() >= limit {
                 return Stop::Limit;
             }
-            let stop = match part.added {
-                Some(id) => {
-                    out.push(id);
-                    Stop::End
-                }
-                None => {
-                    let text = text.get(part.start..part.end).unwrap_or_default();
-                    self.encode_text(text, limit, scratch, out)
-                }
+            let stop = if let Some(id) = part.added {
+                out.push(id);
+                Stop::End
+            } else {
+                let text = text.get(part.start..part.end).unwrap_or_default();
+                self.encode_text(text, limit, scratch, out)
             };
             if stop != Stop::End {
                 return stop;
@@ -327,5 +324,154 @@ pub(super) fn nfc(text: &str) -> Cow<'_, str> {
         Cow::Borrowed(text)
     } else {
         Cow::Owned(text.nfc().collect())
+    }
+}
+
+#[cfg(all(test, feature = "preprocess"))]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers too.
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::super::artefact::Definition;
+    use super::super::preprocess::{ModelFiles, preprocess};
+    use super::*;
+
+    /// Each model that is there, with its safe cuts and with none.
+    static MODELS: LazyLock<Vec<(String, Tokenizer, Tokenizer)>> = LazyLock::new(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut folders = vec![root.join("tests/fixtures/models/demo")];
+        let shared =
+            std::env::var_os("WARMPATH_SHARED").map_or(root.join("../shared"), PathBuf::from);
+        match std::fs::read_dir(shared.join("tokenizers")) {
+            Ok(entries) => folders.extend(entries.map(|entry| entry.unwrap().path())),
+            Err(_) => eprintln!("SKIPPED: no tokenizers in {}", shared.display()),
+        }
+        folders
+            .into_iter()
+            .map(|folder| {
+                let artefact = preprocess(&ModelFiles::read_dir(&folder).unwrap()).unwrap();
+                let mut definition = Definition::read(&artefact.bytes).unwrap();
+                let with = Tokenizer::new(&definition.tokenizer).unwrap();
+                definition.tokenizer.cuts = Cuts::default();
+                let without = Tokenizer::new(&definition.tokenizer).unwrap();
+                (folder.display().to_string(), with, without)
+            })
+            .collect()
+    });
+
+    fn encode(tokenizer: &Tokenizer, text: &str, limit: usize) -> (Vec<u32>, usize, Stop) {
+        let mut stretches = Stretches::new(text);
+        let mut out = Vec::new();
+        let mut count = 0;
+        let mut stop = Stop::End;
+        while stop == Stop::End && stretches.advance(tokenizer).is_some() {
+            count += 1;
+            stop = tokenizer.encode_parts(
+                text,
+                &stretches.parts,
+                limit,
+                &mut Scratch::default(),
+                &mut out,
+            );
+        }
+        (out, count, stop)
+    }
+
+    /// Texts of what makes tokenizers differ, and words enough for cuts.
+    fn text() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            4 => "[ ]?[a-zA-Z]{1,9}",
+            1 => Just("<|im_end|>".to_owned()),
+            1 => Just("<|eot_id|>".to_owned()),
+            1 => Just("<｜Assistant｜>".to_owned()),
+            1 => Just("[INST]".to_owned()),
+            1 => "[ \n\r\t]{1,4}",
+            1 => "['.!?/-]{1,3}",
+            1 => "[0-9]{1,5}",
+            1 => "[éßс漢字かe\u{301}\u{300}ſ🙂]{1,4}",
+            1 => Just("'s".to_owned()),
+            1 => any::<char>().prop_map(String::from),
+        ];
+        proptest::collection::vec(piece, 0..700).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn stretch_by_stretch_is_as_in_one(text in text()) {
+            for (name, with, without) in MODELS.iter() {
+                let (pieces, _, _) = encode(with, &text, usize::MAX);
+                let (whole, _, _) = encode(without, &text, usize::MAX);
+                prop_assert_eq!(pieces, whole, "{}", name);
+            }
+        }
+
+        #[test]
+        fn ids_up_to_a_safe_cut_do_not_depend_on_what_follows(
+            head in text(), one in text(), other in text(),
+        ) {
+            for (name, tokenizer, _) in MODELS.iter() {
+                let texts = [format!("{head}{one}"), format!("{head}{other}")];
+                let ends = texts.each_ref().map(|text| {
+                    let mut stretches = Stretches::new(text);
+                    let mut ids = Vec::new();
+                    let mut ends = Vec::new();
+                    while let Some((_, safe)) = stretches.advance(tokenizer) {
+                        tokenizer.encode_parts(
+                            text,
+                            &stretches.parts,
+                            usize::MAX,
+                            &mut Scratch::default(),
+                            &mut ids,
+                        );
+                        if safe {
+                            ends.push((stretches.position(), ids.clone()));
+                        }
+                    }
+                    ends
+                });
+                let [one, other] = ends;
+                for ((one_at, one_ids), (other_at, other_ids)) in one.into_iter().zip(other) {
+                    // The same text up to a cut means the same ids, whatever comes then.
+                    if one_at == other_at && texts[0][..one_at] == texts[1][..other_at] {
+                        prop_assert_eq!(one_ids, other_ids, "{}", name);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn the_first_tokens_are_the_first_of_all(text in text(), limit in 0usize..300) {
+            for (name, tokenizer, _) in MODELS.iter() {
+                let (all, _, _) = encode(tokenizer, &text, usize::MAX);
+                let (first, _, stop) = encode(tokenizer, &text, limit);
+                prop_assert!(all.starts_with(&first), "{}", name);
+                prop_assert!(first.len() >= limit.min(all.len()));
+                prop_assert_eq!(stop == Stop::End, first.len() == all.len());
+            }
+        }
+    }
+
+    #[test]
+    fn all_known_models_have_safe_cuts() {
+        for (name, tokenizer, _) in MODELS.iter() {
+            assert_eq!(tokenizer.cuts, Cuts { words: true, lines: true }, "{name}");
+            let text = "You may keep the item for some days and then bring it back. ".repeat(100);
+            let (_, count, _) = encode(tokenizer, &text, usize::MAX);
+            assert!((10..=12).contains(&count), "{name}: {count} stretches");
+        }
+    }
+
+    #[test]
+    fn a_word_too_long_ends_the_known_part() {
+        let text = format!("one {} two", "x".repeat(MAX_WORD_BYTES));
+        for (name, tokenizer, _) in MODELS.iter() {
+            let (ids, _, stop) = encode(tokenizer, &text, usize::MAX);
+            assert_eq!((ids.len() < 4, stop), (true, Stop::Word), "{name}");
+        }
     }
 }

@@ -163,8 +163,11 @@ async fn tokenize(State(app): Shared, body: Bytes) -> Result<Json<TokenizeRespon
     let request: TokenizeRequest = plan::read_json(&body)?;
     app.adapter(request.model.as_deref())?;
     let max_model_len = app.max_model_len;
+    let special = request.add_special_tokens.unwrap_or(true);
     let tokens = match (request.prompt, request.messages) {
-        (Some(text), None) => plan::tokens(&app, move |tokenizer| tokenizer.text(&text)).await?,
+        (Some(text), None) => {
+            plan::tokens(&app, move |tokenizer| tokenizer.text(&text, special)).await?
+        }
         (None, Some(_)) => plan::tokens(&app, move |tokenizer| tokenizer.chat(&body)).await?,
         _ => {
             let message = "give either `prompt` or `messages`".to_owned();

@@ -85,7 +85,10 @@ impl Plan {
         let keys = Keys { lora, salt: request.cache_salt.as_deref().map(Arc::from) };
         let prompts = match (api, request.prompt.take(), &request.messages) {
             (Api::Chat, _, Some(_)) => vec![tokens(app, move |t| t.chat(&body)).await?],
-            (Api::Completions, Some(prompts), _) => prompt_ids(app, prompts).await?,
+            (Api::Completions, Some(prompts), _) => {
+                let special = request.add_special_tokens.unwrap_or(true);
+                prompt_ids(app, prompts, special).await?
+            }
             (Api::Chat, _, None) => {
                 return Err(ApiError::unreadable("Field required: messages".to_owned()));
             }
@@ -112,7 +115,11 @@ impl Plan {
     }
 }
 
-async fn prompt_ids(app: &Arc<App>, prompts: Prompts) -> Result<Vec<Vec<u32>>, ApiError> {
+async fn prompt_ids(
+    app: &Arc<App>,
+    prompts: Prompts,
+    special: bool,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     let texts = match prompts {
         Prompts::Ids(ids) => return Ok(vec![ids]),
         Prompts::IdLists(lists) if lists.len() <= PROMPTS => return Ok(lists),
@@ -125,7 +132,7 @@ async fn prompt_ids(app: &Arc<App>, prompts: Prompts) -> Result<Vec<Vec<u32>>, A
     };
     let mut all = Vec::with_capacity(texts.len());
     for text in texts {
-        all.push(tokens(app, move |tokenizer| tokenizer.text(&text)).await?);
+        all.push(tokens(app, move |tokenizer| tokenizer.text(&text, special)).await?);
     }
     Ok(all)
 }

@@ -18,6 +18,8 @@ pub(super) struct Request {
     pub(super) n: Option<u64>,
     pub(super) return_token_ids: Option<bool>,
     pub(super) cache_salt: Option<String>,
+    /// For prompts that are text.
+    pub(super) add_special_tokens: Option<bool>,
     pub(super) vllm_xargs: Option<Extra>,
 }
 
@@ -205,6 +207,7 @@ impl From<Usage> for StreamUsage {
 pub(super) struct TokenizeRequest {
     pub(super) model: Option<String>,
     pub(super) prompt: Option<String>,
+    pub(super) add_special_tokens: Option<bool>,
     pub(super) messages: Option<serde::de::IgnoredAny>,
 }
 

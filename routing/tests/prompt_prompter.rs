@@ -1,0 +1,259 @@
+//! Prefixes with the demo model: the memo, limits, media, and every kind of request.
+#![cfg(feature = "preprocess")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use warmpath_routing::fingerprint::Fingerprint;
+use warmpath_routing::prompt::{
+    Api, End, Model, ModelFiles, Prefix, PromptError, Prompter, Request, preprocess,
+};
+
+const ROOT: Fingerprint = Fingerprint([5; 32]);
+
+static ARTEFACT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
+    preprocess(&ModelFiles::read_dir(&demo).unwrap()).unwrap().bytes
+});
+
+fn prompter(memo_bytes: usize) -> Prompter {
+    Prompter::new(Model::load(&ARTEFACT).unwrap(), memo_bytes)
+}
+
+fn prefix(prompter: &mut Prompter, body: &str, limit: usize) -> Result<Prefix, PromptError> {
+    let api = Api::of_body(body.as_bytes()).unwrap();
+    let request = Request::parse(api, body.as_bytes()).unwrap();
+    prompter.prefix(&request, ROOT, limit, 0)
+}
+
+fn text(prompter: &mut Prompter, body: &str) -> Result<String, PromptError> {
+    let api = Api::of_body(body.as_bytes()).unwrap();
+    let request = Request::parse(api, body.as_bytes()).unwrap();
+    Ok(prompter.tokens(&request, None, 0)?.text.unwrap())
+}
+
+fn chat(messages: &[(&str, &str)]) -> String {
+    let messages: Vec<_> = messages
+        .iter()
+        .map(|(role, content)| serde_json::json!({"role": role, "content": content}))
+        .collect();
+    serde_json::json!({"model": "demo", "messages": messages}).to_string()
+}
+
+#[test]
+fn a_second_turn_is_mostly_known() {
+    let system = "You are a helpful assistant. Answer briefly and in plain words. ".repeat(100);
+    let first = chat(&[("system", &system), ("user", "How long may I keep the book?")]);
+    let second = chat(&[
+        ("system", &system),
+        ("user", "How long may I keep the book?"),
+        ("assistant", "Eleven days."),
+        ("user", "And then?"),
+    ]);
+    let mut warm = prompter(1 << 20);
+    let one = prefix(&mut warm, &first, usize::MAX).unwrap();
+    assert_eq!((warm.memo_hits(), warm.memo_misses()), (0, one.tokens as u64));
+    let two = prefix(&mut warm, &second, usize::MAX).unwrap();
+    assert!(warm.memo_hits() > one.tokens as u64 * 9 / 10, "{} hits", warm.memo_hits());
+    assert_eq!(two, prefix(&mut prompter(0), &second, usize::MAX).unwrap());
+    assert!(two.names.starts_with(&one.names[..one.names.len() - 1]));
+}
+
+#[test]
+fn a_limit_is_kept_and_the_rest_estimated() {
+    let body = chat(&[("user", &"The night train opens the broken clock on Monday. ".repeat(400))]);
+    let all = prefix(&mut prompter(0), &body, usize::MAX).unwrap();
+    assert_eq!((all.end, all.exact, all.tokens), (End::Complete, true, all.prompt_tokens));
+    let mut warm = prompter(1 << 20);
+    for _ in 0..2 {
+        let some = prefix(&mut warm, &body, 1000).unwrap();
+        assert_eq!((some.end, some.exact, some.tokens), (End::Limit, false, 1000));
+        assert_eq!(some.names, all.names[..62]);
+        let off = some.prompt_tokens.abs_diff(all.tokens);
+        assert!(off * 10 < all.tokens, "{} for {}", some.prompt_tokens, all.tokens);
+    }
+    assert!(warm.memo_misses() < 1300, "{} tokenized", warm.memo_misses());
+    let none = prefix(&mut warm, &body, 0).unwrap();
+    assert_eq!((none.names.len(), none.tokens, none.end), (0, 0, End::Limit));
+}
+
+#[test]
+fn token_ids_are_used_as_they_are() {
+    let ids: Vec<u32> = (0..40).collect();
+    let body = serde_json::json!({"prompt": ids}).to_string();
+    let all = prefix(&mut prompter(0), &body, usize::MAX).unwrap();
+    assert_eq!((all.names.len(), all.tokens, all.end), (2, 40, End::Complete));
+    let some = prefix(&mut prompter(0), &body, 33).unwrap();
+    assert_eq!((some.names.len(), some.tokens, some.end), (2, 33, End::Limit));
+    assert_eq!((some.prompt_tokens, some.exact), (40, true));
+}
+
+#[test]
+fn a_prefix_ends_before_an_image() {
+    let words = "Please explain step by step how this works. ".repeat(20);
+    let with = serde_json::json!({"messages": [
+        {"role": "system", "content": words},
+        {"role": "user", "content": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": "data:,"}},
+        ]},
+    ]})
+    .to_string();
+    let without = chat(&[("system", &words), ("user", "What else?")]);
+    let mut prompter = prompter(1 << 20);
+    let media = prefix(&mut prompter, &with, usize::MAX).unwrap();
+    let plain = prefix(&mut prompter, &without, usize::MAX).unwrap();
+    assert_eq!((media.end, media.exact), (End::Media, false));
+    assert!(media.tokens > 150 && plain.names.starts_with(&media.names));
+    assert!(!text(&mut prompter, &with).unwrap().contains("media"));
+}
+
+#[test]
+fn roots_do_not_share_what_is_known() {
+    let body = chat(&[("user", &"The river returns every question. ".repeat(100))]);
+    let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
+    let mut prompter = prompter(1 << 20);
+    let one = prompter.prefix(&request, ROOT, 4096, 0).unwrap();
+    let other = prompter.prefix(&request, Fingerprint([6; 32]), 4096, 0).unwrap();
+    assert_eq!(prompter.memo_hits(), 0);
+    assert_ne!(one.names, other.names);
+}
+
+#[test]
+fn messages_are_normalised_as_the_engine_does() {
+    let mut prompter = prompter(0);
+    for (messages, expected) in [
+        (r#"[{"role":"user","content":[{"type":"text","text":"a"},"b"]}]"#, "user\na\nb<|im_end|>"),
+        (
+            r#"[{"role":"system","content":"x-anthropic-billing-header: 1\nBe kind."}]"#,
+            "<|im_start|>system\nBe kind.<|im_end|>",
+        ),
+        (
+            r#"[{"role":"user","content":"q"},{"role":"developer","content":"d"}]"#,
+            "<|im_start|>system\nd<|im_end|>\n<|im_start|>user\nq",
+        ),
+        (
+            r#"[{"role":"assistant","content":null,"tool_calls":[{"type":"function","id":"1",
+               "function":{"name":"f","arguments":"{\"b\": 1.0, \"a\": [true, null, \"<é>\"]}"}}]}]"#,
+            r#""arguments": {"b": 1.0, "a": [true, null, "<é>"]}}"#,
+        ),
+        (
+            r#"[{"role":"assistant","tool_calls":[{"type":"function","id":"1",
+               "function":{"name":"f","arguments":"no json"}}]}]"#,
+            r#""arguments": {}}"#,
+        ),
+    ] {
+        let body = format!("{{\"messages\":{messages}}}");
+        let text = text(&mut prompter, &body).unwrap();
+        assert!(text.contains(expected), "{messages}: {text}");
+    }
+    let tools = r#"{"messages":[{"role":"user","content":"q"}],"tools":[{"function":
+        {"strict":true,"parameters":{"z":1,"a":2},"name":"f","unknown":1},"type":"function"}]}"#;
+    let expected = r#"{"type": "function", "function": {"name": "f", "description": null, "parameters": {"z": 1, "a": 2}, "strict": true}}"#;
+    assert!(text(&mut prompter, tools).unwrap().contains(expected));
+    let continued = r#"{"messages":[{"role":"assistant","content":"The answer is "}],
+        "continue_final_message":true,"add_generation_prompt":false}"#;
+    assert!(text(&mut prompter, continued).unwrap().ends_with("assistant\nThe answer is "));
+}
+
+#[test]
+fn what_cannot_be_told_is_refused_by_name() {
+    let mut prompter = prompter(0);
+    for (fields, name) in [
+        (r#""messages":[{"role":"alien","content":"x"}]"#, "template_refused"),
+        (r#""messages":[{"content":"x"}]"#, "unsupported_content"),
+        (r#""messages":[{"role":"user","content":5}]"#, "unsupported_content"),
+        (r#""messages":[{"role":"user","content":"x"}],"chat_template":"x""#, "request_template"),
+        (
+            r#""messages":[{"role":"user","content":"x"}],"truncate_prompt_tokens":5"#,
+            "unsupported_content",
+        ),
+        (
+            r#""messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"tokenize":1}"#,
+            "unsupported_content",
+        ),
+        (
+            r#""messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":
+               {"name":"f","parameters":{"max":123456789012345678901234567890}}}]"#,
+            "unsupported_content",
+        ),
+        (
+            r#""messages":[{"role":"user","content":"x"}],"continue_final_message":true"#,
+            "template_refused",
+        ),
+    ] {
+        let error = prefix(&mut prompter, &format!("{{{fields}}}"), 4096).unwrap_err();
+        assert_eq!(error.name(), name, "{fields}: {error}");
+    }
+}
+
+fn words() -> impl Strategy<Value = String> {
+    proptest::collection::vec(
+        prop_oneof![
+            6 => "[ ]?[a-z]{2,8}",
+            1 => Just("<|im_end|>\n".to_owned()),
+            1 => "[ \\n.,0-9'é漢]{1,5}",
+        ],
+        0..500,
+    )
+    .prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_memo_changes_nothing(
+        head in words(),
+        tails in proptest::collection::vec(words(), 1..5),
+        limit in prop_oneof![Just(usize::MAX), 0usize..900],
+        memo_bytes in prop_oneof![Just(1usize << 20), Just(2000)],
+    ) {
+        let mut warm = prompter(memo_bytes);
+        let mut cold = prompter(0);
+        for tail in &tails {
+            let body = chat(&[("system", &head), ("user", tail)]);
+            let with = prefix(&mut warm, &body, limit).unwrap();
+            let without = prefix(&mut cold, &body, limit).unwrap();
+            prop_assert_eq!(&with.names, &without.names);
+            prop_assert_eq!((with.tokens, with.end), (without.tokens, without.end));
+            prop_assert!(warm.memo_bytes() <= memo_bytes);
+        }
+    }
+
+    #[test]
+    fn no_body_panics(body in r#"\{"(messages|prompt|tools)":[\[\]{}",:a-z0-9 \\]{0,60}"#) {
+        for api in [Api::Chat, Api::Completions] {
+            if let Ok(request) = Request::parse(api, body.as_bytes()) {
+                let _ = prompter(0).prefix(&request, ROOT, 64, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn no_message_panics(
+        fields in proptest::collection::vec(
+            (
+                prop_oneof![
+                    Just("role"), Just("content"), Just("tool_calls"), Just("name"),
+                    Just("reasoning"), Just("type"), Just("function"),
+                ],
+                prop_oneof![
+                    Just("\"assistant\""), Just("\"user\""), Just("null"), Just("[]"), Just("{}"),
+                    Just("[{\"type\":\"text\"}]"), Just("[{\"function\":{\"arguments\":\"[1]\"}}]"),
+                    Just("1e400"), Just("3"), Just("\"\\u0000\""),
+                ],
+            ),
+            0..6,
+        ),
+    ) {
+        let fields: Vec<_> =
+            fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        let body = format!("{{\"messages\":[{{{}}}]}}", fields.join(","));
+        if let Ok(request) = Request::parse(Api::Chat, body.as_bytes()) {
+            let _ = prompter(0).prefix(&request, ROOT, 64, 0);
+        }
+    }
+}
