@@ -86,6 +86,16 @@ impl<D: Data> Dispatch<D> {
         &self.metrics
     }
 
+    #[cfg(test)]
+    pub(super) fn data_mut(&mut self) -> &mut D {
+        &mut self.map.0
+    }
+
+    #[cfg(test)]
+    pub(super) fn world(&self) -> &World {
+        &self.view.world
+    }
+
     /// Reads what has changed in shared data, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         let data = &self.map.0;
