@@ -92,6 +92,11 @@ impl<D: Data> Dispatch<D> {
     }
 
     #[cfg(test)]
+    pub(super) fn load_one(&self) -> Loaded {
+        self.prompts.borrow_mut().load_one(&self.view, &self.map.0, 0)
+    }
+
+    #[cfg(test)]
     pub(super) fn world(&self) -> &World {
         &self.view.world
     }

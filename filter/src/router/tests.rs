@@ -12,6 +12,7 @@ use warmpath_routing::prefix_map::Layout;
 use warmpath_routing::prompt::{ModelFiles, preprocess};
 
 use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
+use super::prompts::Loaded;
 use crate::config::Config;
 use crate::shared::Memory;
 use crate::sidestream::Follower;
@@ -180,6 +181,20 @@ fn text_is_tokenized_once_the_model_is_loaded() {
     says(&told, "reason", &quoted("cold"));
     assert!(!told.explain.contains("blocks=0"), "{}", told.explain);
     assert_eq!(gateway.routed("eu", &body).endpoints, told.endpoints, "equal prompts meet");
+}
+
+#[test]
+fn a_tokenizer_is_loaded_once_and_a_damaged_one_refused_once() {
+    let mut gateway = Gateway::new();
+    gateway.connect();
+    assert_eq!(gateway.router.load_one(), Loaded::Nothing);
+
+    let mut gateway = Gateway::new();
+    gateway.artefact = b"no artefact".to_vec();
+    gateway.connect();
+    assert_eq!(gateway.router.load_one(), Loaded::Nothing, "the tick has tried it");
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": [1, 2, 3]}));
+    says(&told, "degrade", &quoted("no_tokenizer"));
 }
 
 #[test]
