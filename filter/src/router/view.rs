@@ -60,7 +60,7 @@ impl View {
         let state = read_state(data).ok().flatten().unwrap_or_default();
         // Slots mean something within an epoch only: the table must be of the map's.
         let same = self.seen.is_some_and(|seen| seen.epoch == state.epoch);
-        self.world.fresh = state.fresh(now_ms, limit_ms);
+        self.world.fresh = same && state.fresh(now_ms, limit_ms);
         state.map_generation
     }
 
