@@ -186,13 +186,16 @@ impl<D: Data> Dispatch<D> {
 
 fn told(route: &Route<'_>, world: &World) -> Told {
     let replica = |at: &usize| world.replicas.get(*at);
-    let endpoints: Vec<&str> =
-        route.replicas.iter().filter_map(replica).map(|r| r.endpoint.as_str()).collect();
     let first = route.replicas.first().and_then(replica);
+    let rank = first.and_then(|replica| replica.rank);
+    // A retry takes the next endpoint and can't change the rank: only those of the same rank are
+    // named, the rest is left to Envoy's own choice.
+    let named = route.replicas.iter().filter_map(replica).filter(|replica| replica.rank == rank);
+    let endpoints: Vec<&str> = named.map(|replica| replica.endpoint.as_str()).collect();
     Told {
         cluster: route.cluster.to_owned(),
         endpoints: endpoints.join(","),
-        rank: first.and_then(|replica| replica.rank),
+        rank,
         hash: format!("{:032x}", route.ring_key),
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),

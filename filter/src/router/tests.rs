@@ -152,7 +152,7 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let ids: Vec<u32> = (100..164).collect();
     gateway.hold(2, &ids[..48], "", "");
     let told = gateway.routed("eu", &json!({"model": "alias", "prompt": ids}));
-    assert_eq!(told.endpoints, "10.0.0.2:8000,10.0.0.1:8000");
+    assert_eq!(told.endpoints, "10.0.0.2:8000", "the others have other ranks");
     assert_eq!((told.cluster.as_str(), told.rank), ("eu.demo-eu", Some(5)));
     says(&told, "reason", &quoted(Reason::Warm.name()));
     says(&told, "cached", &48);
@@ -230,7 +230,7 @@ fn what_cannot_be_read_is_routed_and_named() {
     ] {
         let Decided::Route(told) = gateway.ask(Some("eu"), path, body) else { panic!("{body:?}") };
         says(&told, "degrade", &quoted(degrade.name()));
-        assert!(told.endpoints.contains("10.0.0.1"), "{told:?}");
+        assert!(told.slot.is_some(), "{told:?}");
     }
 }
 
