@@ -117,7 +117,7 @@ impl<D: Data> Data for &mut D {
 
 /// Shared data for tests.
 #[cfg(test)]
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Memory(pub(crate) std::collections::BTreeMap<Vec<u8>, Vec<u8>>);
 
 #[cfg(test)]

@@ -86,6 +86,21 @@ impl<D: Data> Dispatch<D> {
         &self.metrics
     }
 
+    #[cfg(test)]
+    pub(super) fn data_mut(&mut self) -> &mut D {
+        &mut self.map.0
+    }
+
+    #[cfg(test)]
+    pub(super) fn load_one(&self) -> Loaded {
+        self.prompts.borrow_mut().load_one(&self.view, &self.map.0, 0)
+    }
+
+    #[cfg(test)]
+    pub(super) fn world(&self) -> &World {
+        &self.view.world
+    }
+
     /// Reads what has changed in shared data, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         let data = &self.map.0;
@@ -171,13 +186,16 @@ impl<D: Data> Dispatch<D> {
 
 fn told(route: &Route<'_>, world: &World) -> Told {
     let replica = |at: &usize| world.replicas.get(*at);
-    let endpoints: Vec<&str> =
-        route.replicas.iter().filter_map(replica).map(|r| r.endpoint.as_str()).collect();
     let first = route.replicas.first().and_then(replica);
+    let rank = first.and_then(|replica| replica.rank);
+    // A retry takes the next endpoint and can't change the rank: only those of the same rank are
+    // named, the rest is left to Envoy's own choice.
+    let named = route.replicas.iter().filter_map(replica).filter(|replica| replica.rank == rank);
+    let endpoints: Vec<&str> = named.map(|replica| replica.endpoint.as_str()).collect();
     Told {
         cluster: route.cluster.to_owned(),
         endpoints: endpoints.join(","),
-        rank: first.and_then(|replica| replica.rank),
+        rank,
         hash: format!("{:032x}", route.ring_key),
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),

@@ -15,6 +15,9 @@ use dispatch::{Asked, Decided, Dispatch};
 
 pub use exchange::Exchange;
 
+#[cfg(test)]
+mod tests;
+
 /// What all requests of one worker share.
 pub struct Router {
     zone_header: String,

@@ -108,7 +108,11 @@ impl Prompts {
         now_unix: u64,
     ) -> Read {
         let Ok(request) = Request::parse(api, body) else {
-            return Read { degrade: Some(Degrade::BadRequest), ..Read::peek(body) };
+            let read = Read::peek(body);
+            let stranger = |name: &String| !view.models.is_empty() && view.model(name).is_none();
+            let unknown = read.model.as_ref().is_some_and(stranger);
+            let degrade = if unknown { Degrade::UnknownModel } else { Degrade::BadRequest };
+            return Read { degrade: Some(degrade), ..read };
         };
         let guess = Read { model: Some(request.model().to_owned()), ..Read::guess(body) };
         // Of a model that nobody knows the decision says so itself.

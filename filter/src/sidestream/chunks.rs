@@ -8,7 +8,7 @@ pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// Why a piece was refused. What was collected of its artefact is dropped with it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(super) enum ChunkError {
+pub(crate) enum ChunkError {
     /// The id is no hash.
     #[error("an artefact's id has {0} bytes; it must have 32")]
     Id(usize),
@@ -33,7 +33,7 @@ pub(super) type Whole = ([u8; 32], Vec<u8>);
 
 /// One artefact, piece by piece. A piece of another one drops what was collected.
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
+pub(crate) struct Chunks {
     id: Vec<u8>,
     bytes: Vec<u8>,
 }

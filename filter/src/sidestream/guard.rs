@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Something is missing between two messages, or they belong to different views.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(super) enum Gap {
+pub(crate) enum Gap {
     /// The epoch changed within a stream, or is 0.
     #[error("epoch {got:#x} on a stream of epoch {expected:#x}")]
     Epoch {
@@ -25,7 +25,7 @@ pub(super) enum Gap {
 
 /// Watches one stream: the first message brings the epoch, sequences go up by one from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Guard {
+pub(crate) struct Guard {
     epoch: u64,
     next: u64,
 }

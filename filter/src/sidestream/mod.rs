@@ -17,7 +17,7 @@ use crate::config;
 use crate::host;
 use crate::shared::Envoy;
 use backoff::Backoff;
-use follower::Follower;
+pub(crate) use follower::Follower;
 use metrics::Metrics;
 
 const SERVICE: &str = "warmpath.sidestream.v1.SideStream";

@@ -1,0 +1,301 @@
+//! The sidestream writes, the router reads: both over the same stand-in for shared data.
+
+use prost::Message;
+use serde_json::json;
+use warmpath_proto::v1::{
+    self, ArtefactChunk, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
+    SnapshotBegin, SnapshotEnd, down::Body as Said,
+};
+use warmpath_routing::decision::{Degrade, Reason};
+use warmpath_routing::fingerprint::{Chain, Scope};
+use warmpath_routing::prefix_map::Layout;
+use warmpath_routing::prompt::{ModelFiles, preprocess};
+
+use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
+use super::prompts::Loaded;
+use crate::config::Config;
+use crate::shared::Memory;
+use crate::sidestream::Follower;
+
+const CHAT: &str = "/v1/chat/completions";
+const NOW: u64 = 1_000_000;
+
+struct Gateway {
+    follower: Follower<Memory>,
+    next: u64,
+    router: Dispatch<Memory>,
+    artefact: Vec<u8>,
+    hash: [u8; 32],
+}
+
+impl Gateway {
+    /// A relay in step, of one model with replicas 1 and 2 (EU) and 3 (US).
+    fn new() -> Self {
+        let config = json!({
+            "role": "router",
+            "region": "eu-west",
+            "max_body_bytes": 100_000,
+            "regions": {
+                "eu-west": {"jurisdiction": "EU", "rtt_ms": 1},
+                "us-east": {"jurisdiction": "US", "rtt_ms": 80}
+            },
+            "pools": {
+                "demo-eu": {"region": "eu-west", "model": "demo"},
+                "demo-us": {"region": "us-east", "model": "demo"}
+            },
+            "zones": {
+                "eu": {"jurisdictions": ["EU"], "clusters": {"demo-eu": "eu.demo-eu"}},
+                "global": {"regions": ["*"], "clusters": {
+                    "demo-eu": "global.demo-eu", "demo-us": "global.demo-us"
+                }}
+            }
+        });
+        let Config::Router(config) = Config::parse(config.to_string().as_bytes()).unwrap() else {
+            panic!()
+        };
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/demo");
+        let files = ModelFiles::read_dir(directory.as_ref()).unwrap();
+        let model = preprocess(&files).unwrap();
+        let mut gateway = Self {
+            follower: Follower::new(Memory::default(), Layout::default()),
+            next: 0,
+            router: Dispatch::new(*config, Memory::default()),
+            artefact: model.bytes,
+            hash: model.tokenizer_hash,
+        };
+        gateway.connect();
+        gateway
+    }
+
+    fn connect(&mut self) {
+        self.follower.hello("n".into());
+        self.next = 0;
+        let model = Model {
+            name: "demo".into(),
+            served_names: vec!["demo".into(), "alias".into()],
+            adapters: vec!["lora".into()],
+            version: "1".into(),
+            tokenizer_hash: self.hash.to_vec(),
+            artefact: blake3::hash(&self.artefact).as_bytes().to_vec(),
+        };
+        self.say(Said::Models(Models { models: vec![model] }));
+        let id = blake3::hash(&self.artefact).as_bytes().to_vec();
+        let (total, data) = (self.artefact.len() as u64, self.artefact.clone());
+        self.say(Said::Artefact(ArtefactChunk { id, offset: 0, total, data }));
+        self.say(Said::Replicas(Replicas {
+            replicas: [(1, "demo-eu"), (2, "demo-eu"), (3, "demo-us")]
+                .map(|(slot, pool)| Replica {
+                    slot,
+                    endpoint: format!("10.0.0.{slot}:8000"),
+                    pool: pool.into(),
+                    model: "demo".into(),
+                    block_tokens: 16,
+                    state: v1::replica::State::Ready.into(),
+                    rank: (slot == 2).then_some(5),
+                })
+                .into(),
+        }));
+        self.say(Said::SnapshotBegin(SnapshotBegin::default()));
+        self.say(Said::SnapshotEnd(SnapshotEnd {}));
+        self.tick();
+        self.tick();
+    }
+
+    fn say(&mut self, body: Said) {
+        let down = Down { epoch: 7, sequence: self.next, body: Some(body) };
+        self.next += 1;
+        self.follower.receive(&down.encode_to_vec(), NOW).unwrap();
+        self.router.data_mut().clone_from(self.follower.data());
+    }
+
+    fn tick(&mut self) {
+        self.router.tick(NOW);
+    }
+
+    fn hold(&mut self, slot: u32, ids: &[u32], adapter: &str, salt: &str) {
+        let scope = Scope { model_version: "1", tokenizer_hash: &self.hash, adapter, salt };
+        let mut held = Vec::new();
+        Chain::new(&scope).push(ids, |name| held.extend_from_slice(&name.key().0));
+        self.say(Said::Blocks(Blocks { changes: vec![BlockChange { slot, lost: vec![], held }] }));
+    }
+
+    fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
+        self.router.decide(&Asked { zone, path, body }, NOW + 100)
+    }
+
+    fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {
+        let body = body.to_string();
+        let path = if body.contains("messages") { CHAT } else { "/v1/completions" };
+        match self.ask(Some(zone), path, Body::Whole(body.as_bytes())) {
+            Decided::Route(told) => {
+                told.slot.into_iter().for_each(|slot| self.router.landed(slot));
+                told
+            }
+            Decided::Refuse(refusal) => panic!("{refusal:?}"),
+        }
+    }
+}
+
+fn says(told: &Told, member: &str, value: &dyn std::fmt::Display) {
+    let line = format!("{}, ", told.explain);
+    let member = format!("{member}={value}, ");
+    assert!(line.contains(&member), "{line} should say {member}");
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{text}\"")
+}
+
+#[test]
+fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
+    let mut gateway = Gateway::new();
+    let ids: Vec<u32> = (100..164).collect();
+    gateway.hold(2, &ids[..48], "", "");
+    let told = gateway.routed("eu", &json!({"model": "alias", "prompt": ids}));
+    assert_eq!(told.endpoints, "10.0.0.2:8000", "the others have other ranks");
+    assert_eq!((told.cluster.as_str(), told.rank), ("eu.demo-eu", Some(5)));
+    says(&told, "reason", &quoted(Reason::Warm.name()));
+    says(&told, "cached", &48);
+    says(&told, "prompt", &64);
+
+    // Neither another adapter's cache nor another salt's is this one's.
+    for other in [
+        json!({"model": "lora", "prompt": ids}),
+        json!({"model": "demo", "prompt": ids, "cache_salt": "s"}),
+    ] {
+        says(&gateway.routed("eu", &other), "cached", &0);
+    }
+    gateway.hold(1, &ids, "lora", "s");
+    let salted = json!({"model": "lora", "prompt": ids, "cache_salt": "s"});
+    let told = gateway.routed("eu", &salted);
+    assert_eq!((told.slot, told.rank), (Some(1), None));
+    says(&told, "cached", &48);
+}
+
+#[test]
+fn text_is_tokenized_once_the_model_is_loaded() {
+    let mut gateway = Gateway::new();
+    let text = "The library on Harbour Street lends books, tools and a cello. ".repeat(20);
+    let body = json!({"model": "demo", "messages": [{"role": "user", "content": text}]});
+    let told = gateway.routed("eu", &body);
+    says(&told, "reason", &quoted("cold"));
+    assert!(!told.explain.contains("blocks=0"), "{}", told.explain);
+    assert_eq!(gateway.routed("eu", &body).endpoints, told.endpoints, "equal prompts meet");
+}
+
+#[test]
+fn a_tokenizer_is_loaded_once_and_a_damaged_one_refused_once() {
+    let mut gateway = Gateway::new();
+    gateway.connect();
+    assert_eq!(gateway.router.load_one(), Loaded::Nothing);
+
+    let mut gateway = Gateway::new();
+    gateway.artefact = b"no artefact".to_vec();
+    gateway.connect();
+    assert_eq!(gateway.router.load_one(), Loaded::Nothing, "the tick has tried it");
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": [1, 2, 3]}));
+    says(&told, "degrade", &quoted("no_tokenizer"));
+}
+
+#[test]
+fn the_zone_binds_whatever_is_warm_elsewhere() {
+    let mut gateway = Gateway::new();
+    let ids: Vec<u32> = (0..16 * 400).collect();
+    gateway.hold(3, &ids, "", "");
+    let body = json!({"model": "demo", "prompt": ids});
+    let told = gateway.routed("global", &body);
+    assert_eq!((told.slot, told.cluster.as_str()), (Some(3), "global.demo-us"));
+    let told = gateway.routed("eu", &body);
+    assert!(!told.endpoints.contains("10.0.0.3"), "{}", told.endpoints);
+    assert_eq!(told.cluster, "eu.demo-eu");
+    for zone in [None, Some("mars")] {
+        assert!(!gateway.router.knows_zone(zone));
+        let decided = gateway.ask(zone, CHAT, Body::None);
+        assert!(matches!(decided, Decided::Refuse(refusal) if refusal.status == 403));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_routed_and_named() {
+    let mut gateway = Gateway::new();
+    let large = vec![b' '; 100_001];
+    for (path, body, degrade) in [
+        (CHAT, Body::None, Degrade::NoBody),
+        (CHAT, Body::Whole(b"0123456789"), Degrade::BadRequest),
+        (CHAT, Body::Whole(b"{\"model\":"), Degrade::BadRequest),
+        (CHAT, Body::TooLarge(&large), Degrade::BodyTooLarge),
+        ("/v1/embeddings", Body::Whole(b"{\"model\":\"demo\"}"), Degrade::UnknownApi),
+        ("/v1/models", Body::None, Degrade::UnknownApi),
+        (CHAT, Body::Whole(b"{\"model\":\"gpt-9\",\"messages\":[]}"), Degrade::UnknownModel),
+    ] {
+        let Decided::Route(told) = gateway.ask(Some("eu"), path, body) else { panic!("{body:?}") };
+        says(&told, "degrade", &quoted(degrade.name()));
+        assert!(told.slot.is_some(), "{told:?}");
+    }
+}
+
+#[test]
+fn a_stale_map_is_not_believed_and_a_new_epoch_not_before_its_replicas() {
+    let mut gateway = Gateway::new();
+    let ids: Vec<u32> = (0..64).collect();
+    gateway.hold(2, &ids, "", "");
+    let body = json!({"model": "demo", "prompt": ids});
+    says(&gateway.routed("eu", &body), "reason", &quoted("warm"));
+
+    gateway.follower.stale();
+    gateway.router.data_mut().clone_from(gateway.follower.data());
+    let told = gateway.routed("eu", &body);
+    says(&told, "degrade", &quoted("stale_map"));
+    assert!(told.slot.is_some(), "the replicas that were known still serve");
+
+    // Another relay: its slots are others, and this worker has not read its table yet.
+    gateway.follower.hello("n".into());
+    for (sequence, body) in [
+        Said::Replicas(Replicas::default()),
+        Said::SnapshotBegin(SnapshotBegin::default()),
+        Said::SnapshotEnd(SnapshotEnd {}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let down = Down { epoch: 8, sequence: sequence as u64, body: Some(body) };
+        gateway.follower.receive(&down.encode_to_vec(), NOW).unwrap();
+    }
+    gateway.router.data_mut().clone_from(gateway.follower.data());
+    says(&gateway.routed("eu", &body), "degrade", &quoted("stale_map"));
+}
+
+#[test]
+fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
+    let mut gateway = Gateway::new();
+    let body = json!({"model": "demo", "prompt": (0..64).collect::<Vec<u32>>()});
+    let body = body.to_string();
+    let slots: Vec<u16> = (0..10)
+        .map(|_| {
+            let whole = Body::Whole(body.as_bytes());
+            match gateway.ask(Some("eu"), "/v1/completions", whole) {
+                Decided::Route(told) => told.slot.unwrap(),
+                Decided::Refuse(refusal) => panic!("{refusal:?}"),
+            }
+        })
+        .collect();
+    let on = |gateway: &Gateway, slot: u16| {
+        let world = gateway.router.world();
+        let at = world.replicas.iter().position(|replica| replica.slot == slot).unwrap();
+        world.loads[at].in_flight as usize
+    };
+    let count = |slot: u16| slots.iter().filter(|s| **s == slot).count();
+    assert!(count(1) > 0 && count(2) > 0, "the bound spreads equal prompts: {slots:?}");
+    for slot in [1, 2] {
+        assert_eq!(on(&gateway, slot), count(slot));
+    }
+    let loads = vec![Load { slot: 1, waiting: 3, ..Load::default() }];
+    gateway.say(Said::Loads(Loads { loads }));
+    gateway.tick();
+    assert_eq!(on(&gateway, 1), count(1));
+    for slot in &slots {
+        gateway.router.landed(*slot);
+    }
+    gateway.router.landed(1);
+    assert_eq!((on(&gateway, 1), on(&gateway, 2)), (0, 0), "and never fall below zero");
+}
