@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
 use tracing::{info, warn};
 use warmpath_proto::v1;
 use warmpath_proto::v1::side_stream_server::SideStreamServer;
@@ -151,12 +151,11 @@ pub async fn run_with(
     let service = SideStreamServer::new(Server::new(sender, Arc::new(catalogue)))
         .max_decoding_message_size(MAX_UP);
     let serving = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .add_service(service)
         .serve_with_incoming_shutdown(
-            TcpListenerStream::new(listener),
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
             stop.clone().cancelled_owned(),
         );
     tokio::pin!(serving);

@@ -147,10 +147,13 @@ fn hash(value: &Value) -> EngineHash {
     }
 }
 
+/// Parent, adapter and salt, tokens.
+type Block = (Option<EngineHash>, (String, String), Vec<u32>);
+
 /// The held set after some batches, the plain way: nothing incremental, no index.
 #[derive(Default)]
 pub struct Engine {
-    held: BTreeMap<EngineHash, (Option<EngineHash>, (String, String), Vec<u32>)>,
+    held: BTreeMap<EngineHash, Block>,
 }
 
 impl Engine {
