@@ -21,7 +21,7 @@ fn the_eu_zone_never_reaches_the_us() {
     });
     let before: f64 = [2, 3].iter().map(|e| stack.engine_metric(*e, SERVED).unwrap()).sum();
 
-    let mut eu = |stack: &Stack, what: &str| {
+    let eu = |stack: &Stack, what: &str| {
         for question in 0..10 {
             let answer = client.chat("eu", &system, &format!("{what} {question}?")).unwrap();
             if answer.status == 200 {
