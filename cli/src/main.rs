@@ -32,9 +32,9 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
-        Command::Prompt(args) => prompt::run(args),
+        Command::Prompt(args) => prompt::run(&args),
         Command::Engine(args) => engine::run(args),
-        Command::Simulate(args) => simulate::run(args),
+        Command::Simulate(args) => simulate::run(&args),
     };
     match result {
         Ok(code) => code,

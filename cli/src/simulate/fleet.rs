@@ -1,6 +1,6 @@
 //! Simulated engines: one prefill at a time, decoding beside it, a cache of blocks.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::Args;
 use super::trace::{ID_TOKENS, Request};
@@ -20,7 +20,7 @@ pub(super) struct Engine {
     by_use: BTreeSet<(u64, u64)>,
     uses: u64,
     /// Ids that the map knows of: what the engine held `event_ms` ago.
-    pub(super) announced: HashMap<u64, ()>,
+    pub(super) announced: HashSet<u64>,
     news: VecDeque<(f64, News)>,
     prefill_free_ms: f64,
     /// Start of prefill and end of each request that is there.
@@ -57,7 +57,7 @@ impl Fleet {
             while engine.news.front().is_some_and(|(at, _)| *at <= now) {
                 match engine.news.pop_front() {
                     Some((_, News::Held(ids))) => {
-                        engine.announced.extend(ids.into_iter().map(|id| (id, ())));
+                        engine.announced.extend(ids);
                     }
                     Some((_, News::Lost(ids))) => {
                         for id in ids {

@@ -23,7 +23,7 @@ impl Lookup for Announced<'_> {
                 continue;
             }
             let ids = self.request.whole().iter();
-            let held = ids.take_while(|id| engine.announced.contains_key(id)).count();
+            let held = ids.take_while(|id| engine.announced.contains(id)).count();
             let blocks = (held * ID_BLOCKS).min(keys.len()) as u32;
             if blocks > 0 {
                 found.push(Match { slot, blocks });

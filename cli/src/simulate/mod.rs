@@ -51,7 +51,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut trace = Trace::read(&args.trace)?;
     if let Some(count) = args.requests {
         trace.requests.truncate(count);
@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let best = trace.best_share();
     let mut rows = Vec::new();
     for router in [Router::Warmpath, Router::CacheOnly, Router::RoundRobin] {
-        rows.push((router, simulate(&args, &trace, router)?));
+        rows.push((router, simulate(args, &trace, router)?));
     }
     if args.json {
         for (router, report) in &rows {
