@@ -58,7 +58,7 @@ impl From<ApiName> for Api {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = read_body(&args.request)?;
-    let report = Report::new(&args, &body)?;
+    let report = Report::new(args, &body)?;
     let text = if args.json { report.json()? } else { report.text() };
     print!("{text}");
     Ok(ExitCode::SUCCESS)
