@@ -100,6 +100,8 @@ pub(super) fn sort(
         far(a)
             .cmp(&far(b))
             .then(by_cost)
+            // What is there before what is only on its way.
+            .then((a.hoped > a.cached).cmp(&(b.hoped > b.cached)))
             .then(fill(a).cmp(&fill(b)))
             .then(b.place.cmp(&a.place))
             .then(a.index.cmp(&b.index))
