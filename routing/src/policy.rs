@@ -84,8 +84,8 @@ pub struct Zone {
     /// Operators that may not see a request of this zone, wherever their hardware stands.
     #[serde(default)]
     pub forbidden_operators: Vec<String>,
-    /// Per pool, the Envoy cluster to name when that pool is the first choice: an aggregate of
-    /// this zone's pools only, that one first.
+    /// Per pool, the Envoy cluster to name when that pool is the first choice: a cluster of this
+    /// zone's hosts only, that pool's at priority 0.
     pub clusters: BTreeMap<String, String>,
 }
 
