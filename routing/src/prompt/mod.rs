@@ -10,6 +10,8 @@ mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
 mod error;
+#[cfg(feature = "preprocess")]
+mod hub_class;
 mod json;
 mod memo;
 mod message;
@@ -21,10 +23,15 @@ mod prompter;
 mod python;
 mod render;
 mod request;
+#[cfg(feature = "preprocess")]
+mod safe_cuts;
+mod spaces;
 mod stretch;
 mod strftime;
 mod template;
 mod tokenizer;
+#[cfg(feature = "preprocess")]
+mod tokenizer_json;
 mod unicode;
 
 pub use artefact::Artefact;
