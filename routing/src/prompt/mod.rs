@@ -10,11 +10,13 @@ mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
 mod error;
+mod fields;
 #[cfg(feature = "preprocess")]
 mod hub_class;
 mod json;
 mod memo;
 mod message;
+mod messages;
 mod model;
 mod pattern;
 #[cfg(feature = "preprocess")]
@@ -23,6 +25,7 @@ mod prompter;
 mod python;
 mod render;
 mod request;
+mod responses;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
 mod spaces;
@@ -32,6 +35,7 @@ mod template;
 mod tokenizer;
 #[cfg(feature = "preprocess")]
 mod tokenizer_json;
+mod turn;
 mod unicode;
 
 pub use artefact::Artefact;

@@ -513,6 +513,9 @@ fn bpe(
                 definition.tokens.resize(id + 1, Vec::new());
             }
             if let Some(place) = definition.tokens.get_mut(id) {
+                if !place.is_empty() {
+                    return refuse(format!("the id {id} for two tokens"));
+                }
                 *place = token;
             }
         }
