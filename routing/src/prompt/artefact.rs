@@ -138,8 +138,7 @@ impl Definition {
         tokenizer.nfc = flags & 1 != 0;
         tokenizer.cuts = Cuts { words: flags & 2 != 0, lines: flags & 4 != 0 };
         tokenizer.bpe.ignore_merges = flags & 8 != 0;
-        tokenizer.spaces =
-            Prefix::of_code(input.number()?).ok_or_else(|| bad("an unknown rule for spaces"))?;
+        tokenizer.spaces = Prefix::of_code(input.number()?).map_err(|reason| bad(&reason))?;
         let bpe = &mut tokenizer.bpe;
         for ids in
             [&mut tokenizer.before, &mut tokenizer.after, &mut bpe.unreachable, &mut bpe.fallback]

@@ -6,6 +6,9 @@
 use super::added::AddedToken;
 use super::tokenizer::{Cuts, Tokenizer};
 
+/// What kinds of characters patterns tell apart.
+const CHARS: [char; 11] = ['a', 'Z', ' ', '\n', '\r', '\t', '.', '\'', '7', 'é', '漢'];
+
 /// Tries the cuts on every short text of the characters that matter: a cut is safe if words end
 /// there, and if the words before it are the same when nothing comes after it.
 pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
@@ -35,7 +38,6 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
             lines: !letter_ends && apart(|_| b'\n', |letter| letter),
         };
     }
-    const CHARS: [char; 11] = ['a', 'Z', ' ', '\n', '\r', '\t', '.', '\'', '7', 'é', '漢'];
     let holds = |before: &str, after: &str| {
         let all = tokenizer.words(&format!("{before}{after}"));
         let cut: Vec<_> = tokenizer.words(before);

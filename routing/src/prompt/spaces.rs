@@ -36,15 +36,15 @@ impl Prefix {
         }
     }
 
-    /// The rule of a code; none for an unknown one.
-    pub(super) fn of_code(code: u64) -> Option<Option<Self>> {
-        Some(match code {
+    /// The rule of a code.
+    pub(super) fn of_code(code: u64) -> Result<Option<Self>, String> {
+        Ok(match code {
             0 => None,
             1 => Some(Self::Never),
             2 => Some(Self::First),
             3 => Some(Self::Pieces),
             4 => Some(Self::Always),
-            _ => return None,
+            _ => return Err(format!("the rule {code} for spaces, which is unknown")),
         })
     }
 
@@ -150,9 +150,9 @@ mod tests {
             Some(Prefix::Always),
         ] {
             #[cfg(feature = "preprocess")]
-            assert_eq!(Prefix::of_code(Prefix::code(rule)), Some(rule));
+            assert_eq!(Prefix::of_code(Prefix::code(rule)), Ok(rule));
             let _ = rule;
         }
-        assert_eq!(Prefix::of_code(5), None);
+        assert!(Prefix::of_code(5).is_err());
     }
 }

@@ -250,12 +250,11 @@ fn normalized_token(
 ) -> Result<String, ArtefactError> {
     let content = if definition.nfc { nfc(&content).into_owned() } else { content };
     match definition.spaces {
-        None => Ok(content),
         Some(Prefix::Always) => Ok(format!(" {}", content.replace(SIGN, " "))),
         Some(_) if content.contains([' ', '\u{2581}']) => {
             refuse(format!("the added token {content:?} in normalised text"))
         }
-        Some(_) => Ok(content),
+        _ => Ok(content),
     }
 }
 

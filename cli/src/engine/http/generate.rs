@@ -200,7 +200,7 @@ fn head(plan: &Plan) -> Head {
     let (prefix, object) = match (plan.api, plan.stream) {
         (Api::Chat, false) => ("chatcmpl", "chat.completion"),
         (Api::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
-        (_, _) => ("cmpl", "text_completion"),
+        (Api::Completions, _) => ("cmpl", "text_completion"),
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Each RandomState has keys of its own.

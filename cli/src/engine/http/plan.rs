@@ -85,14 +85,14 @@ impl Plan {
         let keys = Keys { lora, salt: request.cache_salt.as_deref().map(Arc::from) };
         let prompts = match (api, request.prompt.take(), &request.messages) {
             (Api::Chat, _, Some(_)) => vec![tokens(app, move |t| t.chat(&body)).await?],
-            (Api::Chat, _, None) => {
-                return Err(ApiError::unreadable("Field required: messages".to_owned()));
-            }
-            (_, Some(prompts), _) => {
+            (Api::Completions, Some(prompts), _) => {
                 let special = request.add_special_tokens.unwrap_or(true);
                 prompt_ids(app, prompts, special).await?
             }
-            (_, None, _) => {
+            (Api::Chat, _, None) => {
+                return Err(ApiError::unreadable("Field required: messages".to_owned()));
+            }
+            (Api::Completions, None, _) => {
                 return Err(ApiError::unreadable("Field required: prompt".to_owned()));
             }
         };

@@ -82,7 +82,7 @@ async fn one(
         }
         let content = match shape.api {
             Api::Chat => ChunkContent::Delta { role: None, content: token.text },
-            _ => ChunkContent::Text(token.text),
+            Api::Completions => ChunkContent::Text(token.text),
         };
         let ids = std::mem::take(&mut pending);
         let mut choice = choice(
