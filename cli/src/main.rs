@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod events;
 mod prompt;
 mod relay;
 mod simulate;
@@ -23,6 +24,8 @@ enum Command {
     Relay(relay::Args),
     /// Show what the filter makes of a request: prompt, token ids, fingerprints
     Prompt(prompt::Args),
+    /// Listen in on an engine: its KV events decoded, and the prefixes that they lead to
+    Events(events::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
     /// Run a recorded trace through the decision, with simulated engines and time
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
+        Command::Events(args) => events::run(args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };
