@@ -1,6 +1,7 @@
 //! `warmpath`: the relay, and the tools for those who run it.
 #![forbid(unsafe_code)]
 
+mod check;
 mod engine;
 mod prompt;
 mod relay;
@@ -23,6 +24,8 @@ enum Command {
     Relay(relay::Args),
     /// Show what the filter makes of a request: prompt, token ids, fingerprints
     Prompt(prompt::Args),
+    /// Check Envoy's and Istio's configuration: residency proved, every known trap found
+    Check(check::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
     /// Run a recorded trace through the decision, with simulated engines and time
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };
