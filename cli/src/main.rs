@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
-        Command::Check(args) => check::run(&args),
+        Command::Check(args) => Ok(check::run(&args)),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };

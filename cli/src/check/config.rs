@@ -94,7 +94,7 @@ impl<'a> Envoy<'a> {
                 for filter in chain.items("filters") {
                     match filter.typed("HttpConnectionManager") {
                         Some(config) => {
-                            managers.push(Manager { listener: listener.clone(), config })
+                            managers.push(Manager { listener: listener.clone(), config });
                         }
                         None => others.push(filter),
                     }

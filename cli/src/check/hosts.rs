@@ -28,6 +28,7 @@ pub(super) struct Reach<'a> {
     /// What can't be followed, and why.
     pub(super) open: Vec<(At<'a>, String)>,
     pub(super) through_aggregate: bool,
+    seen: BTreeSet<&'a str>,
 }
 
 impl<'a> Envoy<'a> {
@@ -41,8 +42,8 @@ impl<'a> Envoy<'a> {
 
     fn follow(&self, name: &'a str, way: &mut Vec<&'a str>, base: u64, reach: &mut Reach<'a>) {
         let Some(cluster) = self.clusters.get(name) else { return };
-        // A cluster may be a member by several ways; a circle ends.
-        if way.contains(&name) {
+        // A member by several ways is followed once, and a circle ends.
+        if !reach.seen.insert(name) {
             return;
         }
         way.push(name);
@@ -89,7 +90,7 @@ impl<'a> Envoy<'a> {
                             self.follow(named, way, base + ((number as u64) << 8), reach);
                         }
                         _ => {
-                            reach.open.push((at, "its member is none of the clusters here".into()))
+                            reach.open.push((at, "its member is none of the clusters here".into()));
                         }
                     }
                 }

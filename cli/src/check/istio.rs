@@ -306,13 +306,14 @@ fn change(
         ("MERGE", Some(_), Some(at)) => merge(items.get_mut(at)?, &value?),
         ("MERGE", None, _) => {
             let value = value?;
-            items.iter_mut().for_each(|item| merge(item, &value));
+            for item in items {
+                merge(item, &value);
+            }
         }
         ("REMOVE", Some(_), Some(at)) => {
             items.remove(at);
         }
-        // Istio too does nothing where what it shall stand beside isn't there.
-        ("INSERT_BEFORE" | "INSERT_AFTER" | "MERGE" | "REMOVE", Some(_), None) => return None,
+        // Also where what it shall stand beside isn't there: Istio then does nothing.
         _ => return None,
     }
     Some(())

@@ -49,16 +49,16 @@ struct Report {
 }
 
 /// Ends with 0 if all is well or there are warnings only, 1 with errors, 2 for unreadable files.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> ExitCode {
     let mut input = Input::default();
     let files: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
     for (number, (path, name)) in args.files.iter().zip(&files).enumerate() {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
-            Err(error) => return Ok(unreadable(name, &error)),
+            Err(error) => return unreadable(name, &error),
         };
         if let Err(error) = take(&mut input, &text, number) {
-            return Ok(unreadable(name, &error));
+            return unreadable(name, &error);
         }
     }
     let report = check(&input, &Path::exists);
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         println!("{errors} errors, {warnings} warnings");
     }
     let bad = errors > 0 || (args.strict && warnings > 0);
-    Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn unreadable(file: &str, error: &dyn std::fmt::Display) -> ExitCode {

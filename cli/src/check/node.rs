@@ -249,7 +249,7 @@ fn same(key: &str, name: &str) -> bool {
 }
 
 fn place(raw: Spanned<Raw>, file: usize) -> Node {
-    let here = Place { file, line: raw.defined.line() as u64 };
+    let here = Place { file, line: raw.defined.line() };
     let value = match raw.value {
         Raw::Scalar(scalar) => Value::Scalar(scalar),
         Raw::List(items) => Value::List(items.into_iter().map(|item| place(item, file)).collect()),
@@ -361,10 +361,10 @@ mod tests {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for n in 1..12 {
             let alias = vec![format!("*a{}", n - 1); 10].join(", ");
-            bomb.push_str(&format!("a{n}: &a{n} [{alias}]\n"));
+            bomb = format!("{bomb}a{n}: &a{n} [{alias}]\n");
         }
         assert!(read(&bomb, 0).is_err());
         assert!(read("a: [", 0).is_err());
-        assert!(read(&"[".repeat(100_000), 0).is_err());
+        assert!(read(&"[".repeat(10_000), 0).is_err());
     }
 }

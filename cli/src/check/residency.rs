@@ -55,6 +55,7 @@ pub(super) fn check(
                     "Use STATIC or STRICT_DNS clusters with addresses, or give what is missing.",
                 );
             }
+            let mut sound = reach.open.is_empty();
             for host in &reach.hosts {
                 let way = match host.way.split_first() {
                     Some((_, [])) | None => String::new(),
@@ -62,6 +63,7 @@ pub(super) fn check(
                 };
                 let key = &host.key;
                 let mut bad = |rule, what: String, mend: &str| {
+                    sound = false;
                     let what = format!("Cluster {cluster} of zone {zone} reaches {key}{way}{what}");
                     findings.error(rule, &host.at, what, mend);
                 };
@@ -103,6 +105,20 @@ pub(super) fn check(
                 places.extend(known.iter().map(|(region, _)| (*region).to_owned()));
                 hosts.insert(key.clone());
             }
+            if reach.hosts.is_empty() && reach.open.is_empty() {
+                findings.error(
+                    "no-hosts",
+                    envoy.clusters.get(cluster.as_str()).unwrap_or(&router.said),
+                    format!(
+                        "Cluster {cluster} has no host: what is sent there is answered with 503."
+                    ),
+                    "Give it the pool's replicas.",
+                );
+                sound = false;
+            }
+            if !sound {
+                continue;
+            }
             priorities(policy, (zone, pool, cluster), envoy, &reach, regions, findings);
             told(envoy, (zone, pool, cluster), &reach, regions, findings);
         }
@@ -128,19 +144,10 @@ fn priorities(
     let (Some(at), Some(first)) = (envoy.clusters.get(cluster), policy.pools.get(pool)) else {
         return;
     };
-    if reach.hosts.is_empty() && reach.open.is_empty() {
-        findings.error(
-            "no-hosts",
-            at,
-            format!("Cluster {cluster} has no host: what is sent there is answered with 503."),
-            "Give it the pool's replicas.",
-        );
-        return;
-    }
     let stands = |key: &str, region: &str| regions.of(key).any(|(name, _)| name == region);
     let least = reach.hosts.iter().map(|host| host.priority).min();
     let mut nearest = reach.hosts.iter().filter(|host| Some(host.priority) == least);
-    if reach.open.is_empty() && !nearest.all(|host| stands(&host.key, &first.region)) {
+    if !nearest.all(|host| stands(&host.key, &first.region)) {
         findings.warning(
             "first-priority",
             at,
@@ -157,7 +164,7 @@ fn priorities(
     for other in rule.clusters.keys() {
         let Some(backup) = policy.pools.get(other) else { continue };
         let there = reach.hosts.iter().any(|host| stands(&host.key, &backup.region));
-        if backup.model == first.model && !there && reach.open.is_empty() {
+        if backup.model == first.model && !there {
             findings.warning(
                 "pool-missing",
                 at,
@@ -182,7 +189,7 @@ fn told(
 ) {
     let Some(at) = envoy.clusters.get(cluster) else { return };
     for key in regions.told.get(pool).into_iter().flatten() {
-        if reach.open.is_empty() && !reach.hosts.iter().any(|host| host.key == *key) {
+        if !reach.hosts.iter().any(|host| host.key == *key) {
             findings.warning(
                 "replica-missing",
                 at,
@@ -196,8 +203,8 @@ fn told(
     }
 }
 
-/// Checks a way that requests of every zone can take, decided or not. Says whether it ends at
-/// replicas of a pool.
+/// Checks a way that requests of every zone can take, decided or not. Says whether it is
+/// sound and ends at replicas of a pool.
 pub(super) fn for_all_zones(
     envoy: &Envoy<'_>,
     policy: &Policy,
@@ -219,6 +226,7 @@ pub(super) fn for_all_zones(
         let what = format!("{way} leads to cluster {cluster}, which can't be followed: {why}.");
         findings.error("unproven", open, what, "Lead it to a cluster with addresses, or nowhere.");
     }
+    let mut sound = reach.open.is_empty();
     for (zone, admitting) in &policy.zones {
         for host in &reach.hosts {
             let key = &host.key;
@@ -230,6 +238,7 @@ pub(super) fn for_all_zones(
                     format!("stands in {region:?}, which the policy does not define")
                 }
             };
+            sound = false;
             findings.error(
                 rule,
                 at,
@@ -241,5 +250,5 @@ pub(super) fn for_all_zones(
             );
         }
     }
-    reach.hosts.iter().any(|host| regions.is_replica(policy, &host.key))
+    sound && reach.hosts.iter().any(|host| regions.is_replica(policy, &host.key))
 }

@@ -37,11 +37,9 @@ pub(super) fn check(
     }
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
-    let mut any = false;
     let hosts = table.items("virtual_hosts");
     let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
-    any |= without.len() < hosts.len();
-    if !any {
+    if without.len() == hosts.len() {
         findings.error(
             "no-decided-route",
             hosts.first().unwrap_or(&table),

@@ -1,3 +1,7 @@
+mod changes;
+mod foreign;
+mod istio;
+
 use super::*;
 
 fn quickstart() -> String {
