@@ -1,6 +1,7 @@
 //! `warmpath`: the relay, and the tools for those who run it.
 #![forbid(unsafe_code)]
 
+mod check;
 mod engine;
 mod events;
 mod prompt;
@@ -24,6 +25,8 @@ enum Command {
     Relay(relay::Args),
     /// Show what the filter makes of a request: prompt, token ids, fingerprints
     Prompt(prompt::Args),
+    /// Check Envoy's and Istio's configuration: residency proved, every known trap found
+    Check(check::Args),
     /// Listen in on an engine: its KV events decoded, and the prefixes that they lead to
     Events(events::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
+        Command::Check(args) => Ok(check::run(&args)),
         Command::Events(args) => events::run(args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
