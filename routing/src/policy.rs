@@ -144,7 +144,7 @@ mod defaults {
         8192
     }
     pub(super) fn max_body_bytes() -> usize {
-        4 << 20
+        1 << 20
     }
     pub(super) fn stale_after_ms() -> u64 {
         3000

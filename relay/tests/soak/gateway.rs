@@ -32,6 +32,14 @@ impl Data for Memory {
         self.0.insert(key.to_vec(), value.to_vec());
         Ok(())
     }
+
+    fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        Ok(self.get(key)?.map(|value| (value, 1)))
+    }
+
+    fn set_if(&mut self, key: &[u8], value: &[u8], _: u32) -> Result<bool, HostError> {
+        self.set(key, value).map(|()| true)
+    }
 }
 
 /// Bucket, tag and slot: one replica's hold of one block, as shared data knows it.
@@ -171,6 +179,14 @@ impl Data for Borrowed<'_> {
     }
 
     fn set(&mut self, _: &[u8], _: &[u8]) -> Result<(), HostError> {
+        unreachable!("a search writes nothing")
+    }
+
+    fn get_versioned(&self, _: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        unreachable!("a search reads buckets only")
+    }
+
+    fn set_if(&mut self, _: &[u8], _: &[u8], _: u32) -> Result<bool, HostError> {
         unreachable!("a search writes nothing")
     }
 }
