@@ -46,6 +46,20 @@ impl Ports {
             .map(Self)
     }
 
+    /// An error that names the first port which something else listens on.
+    ///
+    /// # Errors
+    /// A port is taken.
+    pub fn check_free(&self, engines: bool) -> anyhow::Result<()> {
+        let engine = |port: &u16| ENGINE.iter().any(|first| (*first..*first + 4).contains(port));
+        for (_, port) in self.0.iter().filter(|(name, _)| engines || !engine(name)) {
+            TcpListener::bind(("127.0.0.1", *port)).with_context(|| {
+                format!("port {port} is taken: is another quick start running? End it first")
+            })?;
+        }
+        Ok(())
+    }
+
     /// The text with the quick start's ports replaced.
     pub fn apply(&self, text: &str) -> String {
         // Free ports lie above the files' own, so that none of them is replaced again.
