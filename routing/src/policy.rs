@@ -19,7 +19,7 @@ pub struct Policy {
     pub region: String,
     /// All regions, by name.
     pub regions: BTreeMap<String, Region>,
-    /// All pools, by the name of their Envoy cluster.
+    /// All pools, by the name under which the relay files replicas.
     pub pools: BTreeMap<String, Pool>,
     /// Residency rules, by name.
     pub zones: BTreeMap<String, Zone>,
@@ -70,7 +70,7 @@ pub struct Region {
     pub weight: f64,
 }
 
-/// The replicas of one model in one region: one Envoy cluster.
+/// The replicas of one model in one region.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
