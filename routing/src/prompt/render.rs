@@ -53,7 +53,7 @@ pub(super) fn render<'a>(
     if chat.continue_final_message {
         let text = conversation
             .last_text_mut()
-            .ok_or(PromptError::UnsupportedContent("continue_final_message with parts"))?;
+            .ok_or(PromptError::UnsupportedContent("continue_final_message without text"))?;
         continued = Some(text.trim().to_owned());
         text.to_mut().push_str(CONTINUE_TAG);
     }

@@ -38,12 +38,14 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
             lines: !letter_ends && apart(|_| b'\n', |letter| letter),
         };
     }
-    let holds = |before: &str, after: &str| {
-        let all = tokenizer.words(&format!("{before}{after}"));
-        let cut: Vec<_> = tokenizer.words(before);
-        let rest = tokenizer.words(after);
-        let rest = rest.iter().map(|(start, end)| (start + before.len(), end + before.len()));
-        all.into_iter().eq(cut.into_iter().chain(rest))
+    let holds = |before: &str, afters: &[&str]| {
+        let cut = tokenizer.words(before);
+        afters.iter().all(|after| {
+            let all = tokenizer.words(&format!("{before}{after}"));
+            let rest = tokenizer.words(after);
+            let rest = rest.iter().map(|(start, end)| (start + before.len(), end + before.len()));
+            all.into_iter().eq(cut.iter().copied().chain(rest))
+        })
     };
     let mut befores = vec![String::new()];
     let mut from = 0;
@@ -62,19 +64,14 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
             && !words_crossed
             && befores.iter().all(|before| {
                 ["", "'s"].iter().all(|end| {
-                    [" ab", " Ab", " a b", " a'", " aé", " a\n"]
-                        .iter()
-                        .all(|after| holds(&format!("{before}a{end}"), after))
-                        && [" ab", " Z."]
-                            .iter()
-                            .all(|after| holds(&format!("{before}Z{end}"), after))
+                    let after_a = [" ab", " Ab", " a b", " a'", " aé", " a\n"];
+                    holds(&format!("{before}a{end}"), &after_a)
+                        && holds(&format!("{before}Z{end}"), &[" ab", " Z."])
                 })
             }),
         lines: !letter_ends
             && befores.iter().all(|before| {
-                ["ab", "Ab", "a b", "a'", "aé", "a\n"]
-                    .iter()
-                    .all(|after| holds(&format!("{before}\n"), after))
+                holds(&format!("{before}\n"), &["ab", "Ab", "a b", "a'", "aé", "a\n"])
             }),
     }
 }
