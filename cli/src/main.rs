@@ -3,9 +3,12 @@
 
 mod check;
 mod engine;
+mod explain;
+mod http;
 mod prompt;
 mod relay;
 mod simulate;
+mod status;
 
 use std::process::ExitCode;
 
@@ -26,6 +29,10 @@ enum Command {
     Prompt(prompt::Args),
     /// Check Envoy's and Istio's configuration: residency proved, every known trap found
     Check(check::Args),
+    /// Decide a request on a dumped state, and show what each replica would have cost
+    Explain(explain::Args),
+    /// Show what the relay and the filter say of themselves
+    Status(status::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
     /// Run a recorded trace through the decision, with simulated engines and time
@@ -37,6 +44,8 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
+        Command::Explain(args) => explain::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };
