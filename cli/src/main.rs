@@ -4,9 +4,12 @@
 mod check;
 mod engine;
 mod events;
+mod explain;
+mod http;
 mod prompt;
 mod relay;
 mod simulate;
+mod status;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,10 @@ enum Command {
     Check(check::Args),
     /// Listen in on an engine: its KV events decoded, and the prefixes that they lead to
     Events(events::Args),
+    /// Decide a request on a dumped state, and show what each replica would have cost
+    Explain(explain::Args),
+    /// Show what the relay and the filter say of themselves
+    Status(status::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
     /// Run a recorded trace through the decision, with simulated engines and time
@@ -41,6 +48,8 @@ fn main() -> ExitCode {
         Command::Prompt(args) => prompt::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
         Command::Events(args) => events::run(args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };

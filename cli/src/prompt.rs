@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read_body(path: &Path) -> anyhow::Result<Vec<u8>> {
+pub(crate) fn read_body(path: &Path) -> anyhow::Result<Vec<u8>> {
     if path.as_os_str() == "-" {
         let mut body = Vec::new();
         std::io::stdin().read_to_end(&mut body).context("can't read standard input")?;

@@ -50,11 +50,6 @@ pub(super) fn check(
     filters(envoy, router, regions, findings);
 }
 
-/// Headers in which the request's zone is trusted.
-pub(super) fn zone_headers(router: &Router<'_>) -> Vec<String> {
-    vec![router.policy.zone_source.header.to_ascii_lowercase()]
-}
-
 fn strip(router: &Router<'_>, findings: &mut Findings) {
     let manager = &router.manager.config;
     let mut removed: Vec<String> = Vec::new();
@@ -71,8 +66,7 @@ fn strip(router: &Router<'_>, findings: &mut Findings) {
             );
         }
     }
-    let zones = zone_headers(router);
-    let zones = zones.iter().map(|header| {
+    let zones = router.zone_headers.iter().map(|header| {
         (header.as_str(), true, "choose their own zone wherever nothing of yours sets it")
     });
     let fixed = [

@@ -24,6 +24,7 @@ use self::config::{Envoy, Input};
 use self::finding::{Finding, Findings, Severity};
 use self::hosts::Regions;
 use self::residency::Proof;
+use warmpath_routing::policy::Policy;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -88,6 +89,34 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
     let bad = errors > 0 || (args.strict && warnings > 0);
     if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The policies of a file that configures Envoy, or the one that is all of it.
+///
+/// # Errors
+/// Nothing in it is a policy, or what is does not hold together.
+pub(crate) fn policies(text: &str) -> anyhow::Result<Vec<Policy>> {
+    let mut findings = Findings::default();
+    let mut input = Input::default();
+    let mut alone = Vec::new();
+    for document in node::read(text, 0)? {
+        if document.get("zones").is_some() {
+            alone.push(plugin::read_policy(document.to_json()).map_err(anyhow::Error::msg)?);
+        } else {
+            input.add(document)?;
+        }
+    }
+    for node in input.envoys(&mut findings) {
+        let envoy = Envoy::new(&node, &input);
+        let routers = plugin::routers(&envoy, &|_| true, &mut findings);
+        alone.extend(routers.into_iter().map(|router| router.policy));
+    }
+    if alone.is_empty() {
+        let of = |finding: &Finding| matches!(finding.rule, "policy" | "no-router");
+        let why = findings.sorted().into_iter().find(of).map(|finding| finding.what);
+        anyhow::bail!("{}", why.unwrap_or_else(|| "there is no policy in it".into()));
+    }
+    Ok(alone)
 }
 
 fn unreadable(file: &str, error: &dyn std::fmt::Display) -> ExitCode {

@@ -23,6 +23,8 @@ pub(super) struct Router<'a> {
     /// The plugin's own configuration.
     pub(super) said: At<'a>,
     pub(super) policy: Policy,
+    /// Headers in which the request's zone is believed, in lower case.
+    pub(super) zone_headers: Vec<String>,
 }
 
 /// An Envoy `PluginConfig` and the JSON in it.
@@ -60,8 +62,9 @@ pub(super) fn routers<'a>(
             check_code(&plugin.config, exists, findings);
             check_pair(&plugin, &services, findings);
             if let Some(policy) = policy(&plugin, findings) {
+                let zone_headers = zone_headers(plugin.json.as_ref().ok());
                 let (manager, said) = (manager.clone(), plugin.said);
-                routers.push(Router { manager, filter, number, said, policy });
+                routers.push(Router { manager, filter, number, said, policy, zone_headers });
             }
         }
     }
@@ -75,6 +78,40 @@ pub(super) fn routers<'a>(
         );
     }
     routers
+}
+
+/// By the configuration's own words, so that each kind of source that has a header is seen.
+pub(super) fn zone_headers(json: Option<&Json>) -> Vec<String> {
+    fn into(json: &Json, headers: &mut Vec<String>) {
+        match json {
+            Json::Array(items) => items.iter().for_each(|item| into(item, headers)),
+            Json::Object(fields) => {
+                for (name, value) in fields {
+                    match value.as_str() {
+                        Some(header) if name == "header" => {
+                            headers.push(header.to_ascii_lowercase());
+                        }
+                        _ => into(value, headers),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let source = json.and_then(|json| json.get("zone_source"));
+    let mut headers = Vec::new();
+    let of = |name| source.and_then(|source| source.get(name));
+    if let Some(Json::Array(from)) = of("from")
+        && !from.is_empty()
+    {
+        for item in from {
+            into(item, &mut headers);
+        }
+    } else {
+        let header = of("header").and_then(Json::as_str).unwrap_or("x-warmpath-zone");
+        headers.push(header.to_ascii_lowercase());
+    }
+    headers
 }
 
 /// The plugin if it has this role, or its configuration can't be read and its `root_id` is this.
@@ -108,22 +145,27 @@ fn policy(plugin: &Plugin<'_>, findings: &mut Findings) -> Option<Policy> {
             return None;
         }
     };
-    let Json::Object(mut fields) = json else { return None };
-    fields.retain(|name, _| name != "role" && !SHELL_FIELDS.contains(&name.as_str()));
-    let policy: Policy = match serde_path_to_error::deserialize(Json::Object(fields)) {
-        Ok(policy) => policy,
-        Err(error) => {
-            let what = format!("The router's configuration is wrong: {error}.");
+    match read_policy(json) {
+        Ok(policy) => Some(policy),
+        Err(what) => {
             findings.error("policy", &plugin.said, what, mend);
-            return None;
+            None
         }
-    };
-    if let Err(error) = policy.check() {
-        let what = format!("The policy does not hold together: {error}.");
-        findings.error("policy", &plugin.said, what, mend);
-        return None;
     }
-    Some(policy)
+}
+
+/// Reads the policy out of the router's configuration, and checks it.
+///
+/// # Errors
+/// What is wrong, in one sentence.
+pub(super) fn read_policy(mut json: Json) -> Result<Policy, String> {
+    if let Json::Object(fields) = &mut json {
+        fields.retain(|name, _| name != "role" && !SHELL_FIELDS.contains(&name.as_str()));
+    }
+    let policy: Policy = serde_path_to_error::deserialize(json)
+        .map_err(|error| format!("The router's configuration is wrong: {error}."))?;
+    policy.check().map_err(|error| format!("The policy does not hold together: {error}."))?;
+    Ok(policy)
 }
 
 fn bad_json(plugin: &Plugin<'_>, down: u64, error: &str, findings: &mut Findings) {
