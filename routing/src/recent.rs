@@ -75,7 +75,7 @@ impl Recent {
 
     /// As of a moment.
     pub fn at(&self, now_ms: u64) -> At<'_> {
-        At { recent: self, now_ms }
+        At { recent: self, now_ms, since_ms: 0 }
     }
 
     fn forget(&mut self, now_ms: u64) {
@@ -102,6 +102,19 @@ impl Recent {
 pub struct At<'a> {
     recent: &'a Recent,
     now_ms: u64,
+    since_ms: u64,
+}
+
+impl At<'_> {
+    /// Only choices not older than so many milliseconds.
+    #[must_use]
+    pub fn within(self, ms: u64) -> Self {
+        Self { since_ms: self.now_ms.saturating_sub(ms), ..self }
+    }
+
+    fn holds(&self, held: &Held) -> bool {
+        held.until_ms > self.now_ms && held.until_ms >= self.since_ms.saturating_add(HOLD_MS)
+    }
 }
 
 impl Lookup for At<'_> {
@@ -113,7 +126,7 @@ impl Lookup for At<'_> {
         for depth in depths(keys.len()) {
             let key = depth.checked_sub(1).and_then(|at| keys.get(at));
             let Some(held) = key.and_then(|key| self.recent.keys.get(key)) else { continue };
-            for held in held.iter().filter(|held| held.until_ms > self.now_ms) {
+            for held in held.iter().filter(|held| self.holds(held)) {
                 if wanted(held.slot) && !found.iter().any(|m| m.slot == held.slot) {
                     found.push(Match { slot: held.slot, blocks: depth as u32 });
                 }
@@ -161,6 +174,8 @@ mod tests {
         assert_eq!(found(&recent, &keys(2, 5), 1_001), []);
         assert_eq!(found(&recent, &one[..7], 1_001), [(3, 6)]);
         assert_eq!(recent.at(1_001).matches(&one, &|slot| slot != 3).found, []);
+        let within = |ms| recent.at(1_500).within(ms).matches(&one, &|_| true).found.len();
+        assert_eq!((within(499), within(500)), (0, 1));
         // Those who follow don't prolong it.
         recent.sent(&one, 0, 3, 2_500);
         assert_eq!(found(&recent, &one, 2_999), [(3, 20)]);

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Layout, Lookup, Matches, find};
 use warmpath_routing::view::World;
 
@@ -187,7 +188,9 @@ impl<D: Data> Dispatch<D> {
             }
             Outcome::Route(route) => {
                 self.metrics.routed(&route);
-                let ticket = Ticket::new(&route, &ask, &self.view.world, &self.view.names);
+                let world = &self.view.world;
+                let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
+                let ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
                 (told(&route, &self.view.world, ticket), route.cached_tokens / 16)
             }
         };
@@ -318,6 +321,28 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
         explain: route.explain(world),
         ticket,
     }
+}
+
+/// Tokens that the chosen replica may hold beyond what the map says: those of requests that were
+/// sent so shortly before that their events can't have come yet.
+fn excused(
+    policy: &Policy,
+    here: &Here,
+    route: &Route<'_>,
+    ask: &Ask<'_>,
+    world: &World,
+    now_ms: u64,
+) -> u32 {
+    // An event's own way, and a prefill that may have waited for another one.
+    const EVENT_MS: u64 = 500;
+    let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+    let Some(slot) = first.map(|replica| replica.slot) else { return 0 };
+    if route.hoped_tokens == route.cached_tokens {
+        return route.cached_tokens;
+    }
+    let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
+    let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at| at == slot);
+    sent.blocks(slot).saturating_mul(16)
 }
 
 /// What keeps requests together whose prompt has no block: the start of the body; and requests

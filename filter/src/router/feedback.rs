@@ -75,7 +75,7 @@ impl Feedback {
         let drift = self.drifts.entry(key).or_default();
         let seen = Observation {
             expected: expected.cached,
-            hoped: expected.hoped,
+            hoped: expected.excused,
             actual,
             our_prompt: expected.prompt,
             their_prompt: usage.and_then(|usage| usage.prompt),
@@ -124,7 +124,7 @@ impl Feedback {
             (Some(Usage { prompt: Some(prompt), cached: Reported::Tokens(cached) }), _) => {
                 Some((prompt, cached))
             }
-            (_, Some(expected)) if expected.hoped == expected.cached => {
+            (_, Some(expected)) if expected.certain => {
                 expected.prompt.map(|prompt| (prompt, expected.cached))
             }
             _ => None,

@@ -209,3 +209,100 @@ impl Here {
         totals
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use warmpath_routing::ledger::EXPIRY_MS;
+    use warmpath_routing::view::{Load, Replica, ReplicaState};
+
+    use super::*;
+    use crate::shared::Memory;
+
+    /// Two replicas, as every worker sees them.
+    fn view() -> View {
+        let replica = |slot: u16| Replica {
+            slot,
+            endpoint: format!("10.0.0.{slot}:8000"),
+            rank: None,
+            pool: "p".into(),
+            block_tokens: 16,
+            state: ReplicaState::Ready,
+        };
+        let mut view = View::default();
+        view.world.replicas = (1..3).map(replica).collect();
+        view.world.loads = vec![Load::default(); 2];
+        view.names = view.world.replicas.iter().map(Replica::name).collect();
+        view
+    }
+
+    fn in_flight(view: &View) -> Vec<u32> {
+        view.world.loads.iter().map(|load| load.in_flight).collect()
+    }
+
+    #[test]
+    fn workers_see_each_other_s_requests_and_outlive_each_other() {
+        let mut data = Memory::default();
+        let (mut a, mut b) = (Here::new(1), Here::new(2));
+        let (mut of_a, mut of_b) = (view(), view());
+        let [first, second] = of_a.names[..] else { panic!() };
+        for _ in 0..3 {
+            a.sent(&mut of_a, first, 100);
+        }
+        b.sent(&mut of_b, first, 10);
+        b.sent(&mut of_b, second, 0);
+        for now in [1_000, 1_050] {
+            a.exchange(&mut data, &mut of_a, now).unwrap();
+            b.exchange(&mut data, &mut of_b, now).unwrap();
+        }
+        assert_eq!((in_flight(&of_a), in_flight(&of_b)), (vec![4, 1], vec![4, 1]));
+        assert_eq!(b.local(&BTreeMap::new(), false, 1_050).cold_tokens, [310, 0]);
+        let totals = Totals { in_flight: 5, cold_tokens: 310, ..Totals::default() };
+        assert_eq!((a.totals(1_050), b.totals(1_050)), (totals, totals));
+
+        // What one sends or ends counts at once with itself, and with the next tick elsewhere.
+        a.prefilled(&mut of_a, first, 100);
+        a.landed(&mut of_a, first);
+        assert_eq!((in_flight(&of_a), in_flight(&of_b)), (vec![3, 1], vec![4, 1]));
+
+        // The first one's VM is loaded again: what it had is forgotten, soon also by others.
+        let mut again = Here::new(3);
+        let mut of_again = view();
+        let later = 1_050 + EXPIRY_MS + 1;
+        b.exchange(&mut data, &mut of_b, later).unwrap();
+        again.exchange(&mut data, &mut of_again, later).unwrap();
+        assert_eq!((in_flight(&of_b), in_flight(&of_again)), (vec![1, 1], vec![1, 1]));
+        // The second goes in order: nobody waits for that to expire.
+        b.leave(&mut data);
+        again.exchange(&mut data, &mut of_again, later).unwrap();
+        assert_eq!(in_flight(&of_again), [0, 0]);
+        assert_eq!(again.totals(later), Totals::default());
+    }
+
+    #[test]
+    fn what_one_worker_ejects_the_others_leave_alone_too() {
+        let mut data = Memory::default();
+        let (mut a, mut b) = (Here::new(1), Here::new(2));
+        let (mut of_a, mut of_b) = (view(), view());
+        let [first, _] = of_a.names[..] else { panic!() };
+        let rule = Ejection::default();
+        for now in [1_000, 1_050] {
+            a.exchange(&mut data, &mut of_a, now).unwrap();
+            b.exchange(&mut data, &mut of_b, now).unwrap();
+        }
+        let told: Vec<bool> = (0..3).map(|_| a.failed(&rule, &of_a, first, 1_060)).collect();
+        assert_eq!(told, [false, false, true]);
+        assert_eq!(a.ejected, [true, false]);
+        a.exchange(&mut data, &mut of_a, 1_100).unwrap();
+        b.exchange(&mut data, &mut of_b, 1_100).unwrap();
+        assert_eq!((&a.ejected, &b.ejected), (&vec![true, false], &vec![true, false]));
+        assert_eq!(b.totals(1_100).ejected, 1);
+        b.exchange(&mut data, &mut of_b, 1_060 + rule.base_ms).unwrap();
+        assert_eq!(b.ejected, [false, false]);
+        // A replica that goes takes what was known of it along.
+        a.drifts(first, Line::MISSING);
+        of_a.names.remove(0);
+        of_a.world.loads.remove(0);
+        a.exchange(&mut data, &mut of_a, 1_200).unwrap();
+        assert_eq!(a.totals(1_200), Totals::default());
+    }
+}

@@ -31,7 +31,8 @@ impl Watch {
         Ok(Answer {
             status,
             of_engine,
-            upstream_failed: details.starts_with("upstream_"),
+            // A tripped circuit breaker (`…{overflow}`) is Envoy's own doing.
+            upstream_failed: details.starts_with("upstream_") && !details.contains("overflow"),
             upstream: Some(property(&["upstream", "address"])?).filter(|at| !at.is_empty()),
             attempts: host::number(&["upstream", "request_attempt_count"])?.unwrap_or(1) as usize,
         })

@@ -30,7 +30,10 @@ pub(super) struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) cached: u32,
-    pub(super) hoped: u32,
+    /// What may be cached as well, its events being under way.
+    pub(super) excused: u32,
+    /// Nothing but the map spoke for the replica.
+    pub(super) certain: bool,
     /// Of the whole prompt; `None` where it was not counted to its end.
     pub(super) prompt: Option<u32>,
 }
@@ -50,7 +53,14 @@ pub(super) struct Answer {
 }
 
 impl Ticket {
-    pub(super) fn new(route: &Route<'_>, ask: &Ask<'_>, world: &World, names: &[u64]) -> Self {
+    /// `excused`: tokens of requests whose events may still be under way.
+    pub(super) fn new(
+        route: &Route<'_>,
+        ask: &Ask<'_>,
+        world: &World,
+        names: &[u64],
+        excused: u32,
+    ) -> Self {
         let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
         let rank = first.and_then(|replica| replica.rank);
         // A retry takes the next endpoint and can't change the rank: only those of the same rank
@@ -65,7 +75,8 @@ impl Ticket {
         let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
             .then_some(Expected {
                 cached: route.cached_tokens,
-                hoped: route.hoped_tokens,
+                excused,
+                certain: route.hoped_tokens == route.cached_tokens,
                 prompt: whole.then_some(ask.prompt_tokens),
             });
         Self {

@@ -47,6 +47,8 @@ struct Candidate<'a> {
     /// Tokens held, those included that are only on their way there.
     hoped: u32,
     cost: Cost,
+    /// The part of its prefill that no cache saves, in milliseconds.
+    base: f64,
     place: u64,
     full: bool,
 }
@@ -230,6 +232,7 @@ fn candidates<'a>(
                     cached: 0,
                     hoped: 0,
                     cost: Cost::default(),
+                    base: 0.0,
                     place: 0,
                     full: false,
                 })
@@ -277,6 +280,7 @@ fn price(
         let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
         let uncached = prompt_tokens.saturating_sub(candidate.hoped);
         candidate.cost = prices.cost(candidate.hoped, uncached, pool.way, &candidate.load);
+        candidate.base = prices.prefill_base_ms;
         candidate.place = ring::place(key, replica);
     }
 }

@@ -65,9 +65,9 @@ pub(super) fn sort(
     let cost = |c: &&Candidate<'_>| c.cost.total();
     let cheapest = |of: &dyn Fn(&Candidate<'_>) -> bool| {
         let open = candidates.iter().filter(|c| !c.full && of(c));
-        open.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|c| (c.pool, c.cost))
+        open.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|c| (c.pool, c.cost, c.base))
     };
-    let Some((nearest, least)) = cheapest(&|_| true) else {
+    let Some((nearest, least, base)) = cheapest(&|_| true) else {
         return sort_full(candidates);
     };
     let limit = least.total() + policy.cost.tie_ms;
@@ -75,9 +75,8 @@ pub(super) fn sort(
     // Where nobody that is worth it holds anything, the ring of one pool says where the prefix
     // shall live, so that those who share it meet: the pool that its weight gives it to, or the
     // cheapest. That is worth a wait as long as the prefill that it saves the next of them.
-    let (home, start) =
-        home.and_then(|home| cheapest(&|c| c.pool == home)).unwrap_or((nearest, least));
-    let base = policy.cost.prefill_base_ms;
+    let (home, start, base) =
+        home.and_then(|home| cheapest(&|c| c.pool == home)).unwrap_or((nearest, least, base));
     let wait = start.total() + (start.prefill - base).max(policy.cost.tie_ms);
     let far = move |c: &Candidate<'_>| {
         if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
