@@ -19,7 +19,7 @@ pub struct Policy {
     pub region: String,
     /// All regions, by name.
     pub regions: BTreeMap<String, Region>,
-    /// All pools, by the name of their Envoy cluster.
+    /// All pools, by the name under which the relay files replicas.
     pub pools: BTreeMap<String, Pool>,
     /// Residency rules, by name.
     pub zones: BTreeMap<String, Zone>,
@@ -70,7 +70,7 @@ pub struct Region {
     pub weight: f64,
 }
 
-/// The replicas of one model in one region: one Envoy cluster.
+/// The replicas of one model in one region.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -96,8 +96,8 @@ pub struct Zone {
     /// Operators that may not see a request of this zone, wherever their hardware stands.
     #[serde(default)]
     pub forbidden_operators: Vec<String>,
-    /// Per pool, the Envoy cluster to name when that pool is the first choice: an aggregate of
-    /// this zone's pools only, that one first.
+    /// Per pool, the Envoy cluster to name when that pool is the first choice: a cluster of this
+    /// zone's hosts only, that pool's at priority 0.
     pub clusters: BTreeMap<String, String>,
 }
 
@@ -144,7 +144,7 @@ mod defaults {
         8192
     }
     pub(super) fn max_body_bytes() -> usize {
-        4 << 20
+        1 << 20
     }
     pub(super) fn stale_after_ms() -> u64 {
         3000

@@ -103,6 +103,16 @@ fn a_zone_is_never_left_however_warm_it_is_elsewhere() {
 }
 
 #[test]
+fn a_policy_that_nobody_checked_lets_nothing_out_either() {
+    let (mut policy, world, keys) = (policy(), world(), keys(1, 500));
+    let eu = policy.zones.get_mut("eu").unwrap();
+    eu.clusters.insert("demo-us-east".into(), "eu.demo-us-east".into());
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(2, 500), (3, 500)]));
+    assert_eq!(route.region, "eu-west");
+    assert!(route.replicas.iter().all(|r| *r < 2));
+}
+
+#[test]
 fn another_region_is_worth_it_only_when_it_saves_more_than_the_way() {
     let (policy, world) = (policy(), world());
     let short = keys(1, 10);
