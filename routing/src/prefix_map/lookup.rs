@@ -51,6 +51,7 @@ pub fn find<S: Store>(
     wanted: &dyn Fn(u16) -> bool,
 ) -> Matches {
     let mut probes = 0;
+    // Who holds a block, in order.
     let mut holders = |block: usize| -> Vec<u16> {
         let Some(key) = block.checked_sub(1).and_then(|at| keys.get(at)) else {
             return Vec::new();
@@ -59,15 +60,15 @@ pub fn find<S: Store>(
         let Ok(Some(bytes)) = store.get(layout.bucket(*key)) else { return Vec::new() };
         let tag = bucket::tag(*key);
         let entry = bucket::entries(&bytes, generation).find(|entry| entry.tag == tag);
-        let mut slots: Vec<u16> =
-            entry.map_or_else(Vec::new, |e| e.slots().filter(|slot| wanted(*slot)).collect());
+        let mut slots: Vec<u16> = entry.map_or_else(Vec::new, |entry| entry.slots().collect());
         slots.sort_unstable();
         slots
     };
 
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
-    let first = holders(1);
+    let mut first = holders(1);
+    first.retain(|slot| wanted(*slot));
     // (blocks that all members hold, blocks that none of them exceeds, members, first look)
     let mut open = vec![(1, keys.len(), first, true)];
     while let Some((low, high, members, fresh)) = open.pop() {
@@ -83,12 +84,26 @@ pub fn find<S: Store>(
         // A conversation that goes on holds all of its past: look at the end first.
         let middle = if fresh { high } else { low.midpoint(high + 1) };
         let at_middle = holders(middle);
-        let (with, without): (Vec<u16>, Vec<u16>) =
-            members.into_iter().partition(|slot| at_middle.binary_search(slot).is_ok());
+        let (with, without) = part(members, &at_middle);
         open.push((low, middle - 1, without, false));
         open.push((middle, high, with, false));
     }
     found.sort_unstable_by_key(|m| m.slot);
     found.dedup_by_key(|m| m.slot);
     Matches { found, probes }
+}
+
+/// Those of `members` that are among `holders`, and those that aren't; all of them in order.
+fn part(mut members: Vec<u16>, holders: &[u16]) -> (Vec<u16>, Vec<u16>) {
+    let mut with = Vec::with_capacity(members.len().min(holders.len()));
+    let mut rest = holders.iter().peekable();
+    members.retain(|slot| {
+        while rest.next_if(|holder| *holder < slot).is_some() {}
+        let holds = rest.peek() == Some(&slot);
+        if holds {
+            with.push(*slot);
+        }
+        !holds
+    });
+    (with, members)
 }

@@ -29,22 +29,58 @@ pub(super) struct AddedTokens {
     /// Sorted by content, so that a search narrows a range byte by byte.
     tokens: Vec<AddedToken>,
     certain: Vec<bool>,
-    /// Which bytes a token starts with.
-    first: [bool; 256],
+    first: First,
+}
+
+/// Which bytes a token starts with. Models have one or two such, which vector code finds.
+enum First {
+    None,
+    One(u8),
+    Two(u8, u8),
+    Three(u8, u8, u8),
+    Many(Box<[bool; 256]>),
+}
+
+impl First {
+    fn new(tokens: &[AddedToken]) -> Self {
+        let mut bytes: Vec<u8> = tokens.iter().filter_map(|t| t.content.bytes().next()).collect();
+        bytes.sort_unstable();
+        bytes.dedup();
+        match *bytes {
+            [] => Self::None,
+            [a] => Self::One(a),
+            [a, b] => Self::Two(a, b),
+            [a, b, c] => Self::Three(a, b, c),
+            _ => {
+                let mut table = Box::new([false; 256]);
+                for byte in bytes {
+                    if let Some(place) = table.get_mut(usize::from(byte)) {
+                        *place = true;
+                    }
+                }
+                Self::Many(table)
+            }
+        }
+    }
+
+    fn find(&self, text: &[u8]) -> Option<usize> {
+        match self {
+            Self::None => None,
+            Self::One(a) => memchr::memchr(*a, text),
+            Self::Two(a, b) => memchr::memchr2(*a, *b, text),
+            Self::Three(a, b, c) => memchr::memchr3(*a, *b, *c, text),
+            Self::Many(table) => {
+                text.iter().position(|byte| table.get(usize::from(*byte)) == Some(&true))
+            }
+        }
+    }
 }
 
 impl AddedTokens {
     pub(super) fn new(mut tokens: Vec<AddedToken>) -> Self {
         tokens.sort_by(|a, b| a.content.cmp(&b.content));
         tokens.dedup_by(|a, b| a.content == b.content);
-        let mut first = [false; 256];
-        for token in &tokens {
-            if let Some(place) =
-                token.content.bytes().next().and_then(|b| first.get_mut(usize::from(b)))
-            {
-                *place = true;
-            }
-        }
+        let first = First::new(&tokens);
         let certain = tokens.iter().map(|token| is_certain(token, &tokens)).collect();
         Self { tokens, certain, first }
     }
@@ -58,11 +94,7 @@ impl AddedTokens {
     pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
         let mut at = from;
         loop {
-            at += text
-                .as_bytes()
-                .get(at..)?
-                .iter()
-                .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?;
+            at += self.first.find(text.as_bytes().get(at..)?)?;
             let Some((place, end)) = self.longest_at(text, at) else {
                 at += 1;
                 continue;
@@ -159,6 +191,15 @@ mod tests {
             found(&[("<a>", ""), ("<a><b>", ""), ("a", "")], "<a><b><a>a<"),
             [(0, 6, 1), (6, 9, 0), (9, 10, 2)]
         );
+    }
+
+    #[test]
+    fn any_number_of_first_bytes_is_found() {
+        let tokens = [("<a>", ""), ("[b]", ""), ("{c}", ""), ("(d)", "")];
+        for count in 0..=tokens.len() {
+            let all = found(&tokens[..count], "x(d) {c} [b] <a>");
+            assert_eq!(all.len(), count, "{all:?}");
+        }
     }
 
     #[test]
