@@ -105,9 +105,9 @@ pub fn decide<'a>(
     let key = ring_key(policy, ask);
     price(policy, &pools, ask.prompt_tokens, &matches, key, &mut candidates);
     fill(policy, pools.len(), &mut candidates);
-    let spilled = sort(policy, &mut candidates);
+    let (chosen, spilled) = choose(policy, &candidates);
 
-    let Some(best) = candidates.first() else {
+    let Some(best) = chosen.first() else {
         return Outcome::Refuse(Refusal::no_replica(zone));
     };
     let Some(pool) = pools.get(best.pool) else {
@@ -123,7 +123,7 @@ pub fn decide<'a>(
         region: pool.region,
         pool: pool.name,
         cluster: pool.cluster,
-        replicas: named(policy, &candidates),
+        replicas: chosen.iter().map(|candidate| candidate.index).collect(),
         reason,
         degrade,
         spilled,
@@ -255,11 +255,18 @@ fn fill(policy: &Policy, pools: usize, candidates: &mut [Candidate<'_>]) {
     }
 }
 
-/// Puts the best first. Says whether a better one was passed over because it was full.
-fn sort(policy: &Policy, candidates: &mut [Candidate<'_>]) -> bool {
+/// The best, at most one per endpoint and as many as are named to Envoy, the very best first. Says
+/// too whether a better one was passed over because it was full.
+fn choose<'c, 'a>(
+    policy: &Policy,
+    candidates: &'c [Candidate<'a>],
+) -> (Vec<&'c Candidate<'a>>, bool) {
     let cost = |c: &&Candidate<'_>| c.cost.total();
     let open = || candidates.iter().filter(|c| !c.full);
-    let Some(cheapest) = open().min_by(|a, b| cost(a).total_cmp(&cost(b))) else { return false };
+    let Some(cheapest) = open().min_by(|a, b| cost(a).total_cmp(&cost(b))) else {
+        // Never so: a bound lies above the mean. But if it were, one is better than none.
+        return (candidates.iter().take(1).collect(), false);
+    };
     let limit = cost(&cheapest) + policy.cost.tie_ms;
     let warm = open().any(|c| c.cost.total() <= limit && c.cached > 0);
     // Where nobody that is worth it holds anything, the ring of the cheapest pool says where the
@@ -286,24 +293,19 @@ fn sort(policy: &Policy, candidates: &mut [Candidate<'_>]) -> bool {
             .then(a.index.cmp(&b.index))
     };
     let spilled = candidates.iter().min_by(|a, b| order(a, b)).is_some_and(|c| c.full);
-    candidates.sort_by(|a, b| a.full.cmp(&b.full).then_with(|| order(a, b)));
-    spilled
-}
-
-/// The endpoints for Envoy, best first, each once.
-fn named(policy: &Policy, candidates: &[Candidate<'_>]) -> Vec<usize> {
-    let mut seen: Vec<&str> = Vec::with_capacity(policy.endpoints);
-    let mut named = Vec::with_capacity(policy.endpoints);
-    for candidate in candidates {
-        if named.len() >= policy.endpoints {
+    // Few are named: looking for the best some times is less work than sorting all.
+    let most = policy.endpoints.max(1);
+    let mut chosen: Vec<&Candidate<'_>> = Vec::with_capacity(most);
+    while chosen.len() < most {
+        let endpoint = |c: &Candidate<'a>| &c.replica.endpoint;
+        let fresh = |c: &&Candidate<'a>| chosen.iter().all(|seen| endpoint(seen) != endpoint(c));
+        let left = candidates.iter().filter(fresh);
+        let Some(next) = left.min_by(|a, b| a.full.cmp(&b.full).then_with(|| order(a, b))) else {
             break;
-        }
-        if !seen.contains(&candidate.replica.endpoint.as_str()) {
-            seen.push(&candidate.replica.endpoint);
-            named.push(candidate.index);
-        }
+        };
+        chosen.push(next);
     }
-    named
+    (chosen, spilled)
 }
 
 fn ring_key(policy: &Policy, ask: &Ask<'_>) -> u128 {
