@@ -1,10 +1,15 @@
 //! `warmpath`: the relay, and the tools for those who run it.
 #![forbid(unsafe_code)]
 
+mod check;
 mod engine;
+mod events;
+mod explain;
+mod http;
 mod prompt;
 mod relay;
 mod simulate;
+mod status;
 
 use std::process::ExitCode;
 
@@ -23,6 +28,14 @@ enum Command {
     Relay(relay::Args),
     /// Show what the filter makes of a request: prompt, token ids, fingerprints
     Prompt(prompt::Args),
+    /// Check Envoy's and Istio's configuration: residency proved, every known trap found
+    Check(check::Args),
+    /// Listen in on an engine: its KV events decoded, and the prefixes that they lead to
+    Events(events::Args),
+    /// Decide a request on a dumped state, and show what each replica would have cost
+    Explain(explain::Args),
+    /// Show what the relay and the filter say of themselves
+    Status(status::Args),
     /// Run a SIMULATED engine: vLLM's protocols without a GPU, for trials and tests
     Engine(engine::Args),
     /// Run a recorded trace through the decision, with simulated engines and time
@@ -33,6 +46,10 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
+        Command::Check(args) => Ok(check::run(&args)),
+        Command::Events(args) => events::run(args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Engine(args) => engine::run(args),
         Command::Simulate(args) => simulate::run(&args),
     };

@@ -1,6 +1,8 @@
 //! Added tokens: texts such as `<|im_end|>` that are one token wherever they stand, also inside
 //! what a user wrote. As `tokenizers` finds them: leftmost, then longest, with the strip flags.
 
+use std::collections::BTreeSet;
+
 use super::unicode::is_space;
 
 /// An added token of a tokenizer.json.
@@ -29,49 +31,35 @@ pub(super) struct AddedTokens {
     /// Sorted by content, so that a search narrows a range byte by byte.
     tokens: Vec<AddedToken>,
     certain: Vec<bool>,
-    first: First,
+    /// Which bytes a token starts with.
+    first: [bool; 256],
+    few: Option<Few>,
 }
 
-/// Which bytes a token starts with. Models have one or two such, which vector code finds.
-enum First {
-    None,
+/// The bytes that tokens start with where they are few, as with most models: vector code finds
+/// these.
+enum Few {
     One(u8),
     Two(u8, u8),
     Three(u8, u8, u8),
-    Many(Box<[bool; 256]>),
 }
 
-impl First {
-    fn new(tokens: &[AddedToken]) -> Self {
-        let mut bytes: Vec<u8> = tokens.iter().filter_map(|t| t.content.bytes().next()).collect();
-        bytes.sort_unstable();
-        bytes.dedup();
+impl Few {
+    fn of(first: &[bool; 256]) -> Option<Self> {
+        let bytes: Vec<u8> = (0..=255u8).zip(first).filter_map(|(b, is)| is.then_some(b)).collect();
         match *bytes {
-            [] => Self::None,
-            [a] => Self::One(a),
-            [a, b] => Self::Two(a, b),
-            [a, b, c] => Self::Three(a, b, c),
-            _ => {
-                let mut table = Box::new([false; 256]);
-                for byte in bytes {
-                    if let Some(place) = table.get_mut(usize::from(byte)) {
-                        *place = true;
-                    }
-                }
-                Self::Many(table)
-            }
+            [a] => Some(Self::One(a)),
+            [a, b] => Some(Self::Two(a, b)),
+            [a, b, c] => Some(Self::Three(a, b, c)),
+            _ => None,
         }
     }
 
     fn find(&self, text: &[u8]) -> Option<usize> {
-        match self {
-            Self::None => None,
-            Self::One(a) => memchr::memchr(*a, text),
-            Self::Two(a, b) => memchr::memchr2(*a, *b, text),
-            Self::Three(a, b, c) => memchr::memchr3(*a, *b, *c, text),
-            Self::Many(table) => {
-                text.iter().position(|byte| table.get(usize::from(*byte)) == Some(&true))
-            }
+        match *self {
+            Self::One(a) => memchr::memchr(a, text),
+            Self::Two(a, b) => memchr::memchr2(a, b, text),
+            Self::Three(a, b, c) => memchr::memchr3(a, b, c, text),
         }
     }
 }
@@ -80,9 +68,17 @@ impl AddedTokens {
     pub(super) fn new(mut tokens: Vec<AddedToken>) -> Self {
         tokens.sort_by(|a, b| a.content.cmp(&b.content));
         tokens.dedup_by(|a, b| a.content == b.content);
-        let first = First::new(&tokens);
-        let certain = tokens.iter().map(|token| is_certain(token, &tokens)).collect();
-        Self { tokens, certain, first }
+        let mut first = [false; 256];
+        for token in &tokens {
+            if let Some(place) =
+                token.content.bytes().next().and_then(|b| first.get_mut(usize::from(b)))
+            {
+                *place = true;
+            }
+        }
+        let certain = certain(&tokens);
+        let few = Few::of(&first);
+        Self { tokens, certain, first, few }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -94,7 +90,13 @@ impl AddedTokens {
     pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
         let mut at = from;
         loop {
-            at += self.first.find(text.as_bytes().get(at..)?)?;
+            let rest = text.as_bytes().get(at..)?;
+            at += match &self.few {
+                Some(few) => few.find(rest)?,
+                None => rest
+                    .iter()
+                    .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?,
+            };
             let Some((place, end)) = self.longest_at(text, at) else {
                 at += 1;
                 continue;
@@ -141,17 +143,25 @@ impl AddedTokens {
     }
 }
 
-/// Whether a token's match never depends on what follows it.
-fn is_certain(token: &AddedToken, all: &[AddedToken]) -> bool {
-    !token.rstrip
-        && all.iter().all(|other| {
-            // Another token that holds this one with more after it could win once more is seen.
-            other.content.len() <= token.content.len()
-                || other
-                    .content
-                    .match_indices(&token.content)
-                    .all(|(at, _)| at + token.content.len() == other.content.len())
-        })
+/// Whether each token's match never depends on what follows it. Another token that holds it with
+/// more after it could win once more is seen.
+fn certain(tokens: &[AddedToken]) -> Vec<bool> {
+    let place =
+        |content: &str| tokens.binary_search_by(|token| token.content.as_str().cmp(content)).ok();
+    let lengths: BTreeSet<usize> = tokens.iter().map(|token| token.content.len()).collect();
+    let mut certain: Vec<bool> = tokens.iter().map(|token| !token.rstrip).collect();
+    for holder in tokens {
+        let content = holder.content.as_str();
+        for start in 0..content.len() {
+            for length in lengths.range(..content.len() - start) {
+                let Some(inner) = content.get(start..start + length) else { continue };
+                if let Some(place) = place(inner).and_then(|place| certain.get_mut(place)) {
+                    *place = false;
+                }
+            }
+        }
+    }
+    certain
 }
 
 #[cfg(test)]

@@ -1,0 +1,291 @@
+//! Which hosts a cluster leads to, and where they stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use warmpath_routing::policy::{Policy, Zone};
+
+use super::config::Envoy;
+use super::node::{At, Node};
+
+/// A host that a cluster leads to.
+#[derive(Clone, Debug)]
+pub(super) struct Host<'a> {
+    /// `address:port`.
+    pub(super) key: String,
+    pub(super) priority: u64,
+    /// What `locality.region` says here.
+    pub(super) label: Option<&'a str>,
+    pub(super) at: At<'a>,
+    /// Clusters on the way, the first of them where one began.
+    pub(super) way: Vec<&'a str>,
+}
+
+/// All that a cluster leads to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach<'a> {
+    pub(super) hosts: Vec<Host<'a>>,
+    /// What can't be followed, and why.
+    pub(super) open: Vec<(At<'a>, String)>,
+    pub(super) through_aggregate: bool,
+    seen: BTreeSet<&'a str>,
+}
+
+impl<'a> Envoy<'a> {
+    /// Follows a cluster to its hosts; `None` if there is no such cluster.
+    pub(super) fn reach(&self, cluster: &str) -> Option<Reach<'a>> {
+        let mut reach = Reach::default();
+        let (name, _) = self.clusters.get_key_value(cluster)?;
+        self.follow(name, &mut Vec::new(), 0, &mut reach);
+        Some(reach)
+    }
+
+    fn follow(&self, name: &'a str, way: &mut Vec<&'a str>, base: u64, reach: &mut Reach<'a>) {
+        let Some(cluster) = self.clusters.get(name) else { return };
+        // A member by several ways is followed once, and a circle ends.
+        if !reach.seen.insert(name) {
+            return;
+        }
+        way.push(name);
+        if let Some(socket) = cluster.get("transport_socket")
+            && socket.text("name").is_some_and(|name| name.contains("http_11_proxy"))
+        {
+            reach.open.push((socket, "its connections go through an HTTP proxy".into()));
+        }
+        let custom = cluster.text("cluster_type.name");
+        match custom.or(cluster.text("type")).unwrap_or("STATIC") {
+            "STATIC"
+            | "STRICT_DNS"
+            | "LOGICAL_DNS"
+            | "envoy.cluster.static"
+            | "envoy.cluster.strict_dns"
+            | "envoy.cluster.logical_dns"
+            | "envoy.clusters.dns" => {
+                if let Some(assignment) = cluster.get("load_assignment") {
+                    assigned(&assignment, way, base, reach);
+                }
+            }
+            "EDS" | "envoy.cluster.eds" => {
+                let service = cluster.text("eds_cluster_config.service_name").unwrap_or(name);
+                let of =
+                    |node: &&Node| node.get("cluster_name").and_then(Node::text) == Some(service);
+                let mut found = self.input.assignments.iter().filter(of).peekable();
+                if found.peek().is_none() {
+                    let why = "its endpoints come by EDS; give their ClusterLoadAssignment as a \
+                               file of its own, too";
+                    reach.open.push((cluster.clone(), why.into()));
+                }
+                for assignment in found {
+                    assigned(&At::root(assignment), way, base, reach);
+                }
+            }
+            "envoy.clusters.aggregate" | "envoy.clusters.composite" => {
+                reach.through_aggregate = true;
+                let Some(list) = cluster.get("cluster_type.typed_config.clusters") else { return };
+                for (number, member) in list.node.items().iter().enumerate() {
+                    let named = member.text().or_else(|| member.get("name").and_then(Node::text));
+                    let at = At { node: member, path: format!("{}[{number}]", list.path) };
+                    match named {
+                        Some(named) if self.clusters.contains_key(named) => {
+                            self.follow(named, way, base + ((number as u64) << 8), reach);
+                        }
+                        _ => {
+                            reach.open.push((at, "its member is none of the clusters here".into()));
+                        }
+                    }
+                }
+            }
+            "ORIGINAL_DST" | "envoy.cluster.original_dst" => {
+                let why = "it leads wherever the client's connection or a header says";
+                reach.open.push((cluster.clone(), why.into()));
+            }
+            other => {
+                let why = format!("its hosts come from {other}, which can't be followed");
+                reach.open.push((cluster.clone(), why));
+            }
+        }
+        way.pop();
+    }
+}
+
+/// The endpoints of a `ClusterLoadAssignment`.
+fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Reach<'a>) {
+    for group in assignment.items("endpoints") {
+        let priority = base + group.number("priority").unwrap_or(0.0) as u64;
+        let label = group.text("locality.region").filter(|label| !label.is_empty());
+        if let Some(leds) = group.get("leds_cluster_locality_config") {
+            reach.open.push((leds, "its endpoints come by LEDS".into()));
+        }
+        let direct = group.items("lb_endpoints").into_iter();
+        for entry in direct.chain(group.items("load_balancer_endpoints.lb_endpoints")) {
+            let named = entry.text("endpoint_name");
+            let endpoint = match named {
+                Some(name) => assignment.get("named_endpoints").and_then(|all| all.field(name)),
+                None => entry.get("endpoint"),
+            };
+            let Some(endpoint) = endpoint else {
+                reach.open.push((entry, "it has no address".into()));
+                continue;
+            };
+            let more = endpoint.items("additional_addresses").into_iter();
+            let addresses = endpoint.get("address").into_iter();
+            for address in addresses.chain(more.filter_map(|more| more.get("address"))) {
+                match key(&address) {
+                    Some(key) => reach.hosts.push(Host {
+                        key,
+                        priority,
+                        label,
+                        at: address,
+                        way: way.to_vec(),
+                    }),
+                    None => reach.open.push((
+                        address,
+                        "it is neither an address and port nor a pipe, so where it leads isn't known"
+                            .into(),
+                    )),
+                }
+            }
+        }
+    }
+}
+
+fn key(address: &At<'_>) -> Option<String> {
+    if let Some(path) = address.text("pipe.path") {
+        return Some(format!("pipe {path}"));
+    }
+    let socket = address.get("socket_address")?;
+    let host = socket.text("address")?;
+    let port = match socket.number("port_value") {
+        Some(port) => port.to_string(),
+        None => socket.text("named_port")?.to_owned(),
+    };
+    Some(endpoint(host, &port))
+}
+
+/// One spelling of each address.
+fn endpoint(host: &str, port: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
+        _ => format!("{}:{port}", host.trim_end_matches('.').to_ascii_lowercase()),
+    }
+}
+
+/// What is known of where hosts stand.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    /// Regions of a host, each with what says so.
+    known: BTreeMap<String, BTreeMap<String, String>>,
+    /// Hosts of each pool, where a cluster of the pool's name or a relay's configuration lists them.
+    pools: BTreeMap<String, BTreeSet<String>>,
+    /// Endpoints that a relay's configuration lists, by pool.
+    pub(super) told: BTreeMap<String, BTreeSet<String>>,
+    listed_by_name: bool,
+}
+
+/// Why a host is not allowed in a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Inside,
+    Outside {
+        region: String,
+        says: String,
+    },
+    Unknown,
+    Undefined {
+        region: String,
+    },
+    /// None of the zone's pools lists it.
+    Stranger,
+}
+
+impl Regions {
+    pub(super) fn new(envoy: &Envoy<'_>, policy: &Policy) -> Self {
+        let mut regions = Self::default();
+        for name in envoy.clusters.keys() {
+            let reach = envoy.reach(name).unwrap_or_default();
+            for host in &reach.hosts {
+                if let Some(label) = host.label {
+                    let cluster = host.way.last().unwrap_or(name);
+                    regions.learn(&host.key, label, &format!("the locality in cluster {cluster}"));
+                }
+                if let Some(pool) = policy.pools.get(*name) {
+                    regions.listed_by_name = true;
+                    regions.learn(&host.key, &pool.region, &format!("pool {name}"));
+                    let hosts = regions.pools.entry((*name).to_owned()).or_default();
+                    hosts.insert(host.key.clone());
+                }
+            }
+        }
+        for relay in &envoy.input.relays {
+            for replica in At::root(relay).items("replicas") {
+                let (Some(address), Some(name)) = (replica.text("endpoint"), replica.text("pool"))
+                else {
+                    continue;
+                };
+                let Some(pool) = policy.pools.get(name) else { continue };
+                let Some((host, port)) = address.rsplit_once(':') else { continue };
+                let key = endpoint(host.trim_matches(['[', ']']), port);
+                regions.learn(&key, &pool.region, "the relay's configuration");
+                regions.pools.entry(name.to_owned()).or_default().insert(key.clone());
+                regions.told.entry(name.to_owned()).or_default().insert(key);
+            }
+        }
+        regions
+    }
+
+    fn learn(&mut self, host: &str, region: &str, says: &str) {
+        let known = self.known.entry(host.to_owned()).or_default();
+        known.entry(region.to_owned()).or_insert_with(|| says.to_owned());
+    }
+
+    /// All regions that something says this host is in.
+    pub(super) fn of(&self, host: &str) -> impl Iterator<Item = (&str, &str)> {
+        let known = self.known.get(host).into_iter().flatten();
+        known.map(|(region, says)| (region.as_str(), says.as_str()))
+    }
+
+    /// Whether a host is a replica of some pool, as far as is known.
+    pub(super) fn is_replica(&self, policy: &Policy, host: &str) -> bool {
+        self.pools.values().any(|hosts| hosts.contains(host))
+            || self.of(host).any(|(region, _)| policy.pools.values().any(|p| p.region == region))
+    }
+
+    /// Whether the host may see requests of the zone.
+    pub(super) fn judge(&self, policy: &Policy, zone: &Zone, host: &str) -> Verdict {
+        let mut any = false;
+        for (name, says) in self.of(host) {
+            any = true;
+            match policy.regions.get(name) {
+                None => return Verdict::Undefined { region: name.into() },
+                Some(region) if !zone.admits(name, region) => {
+                    return Verdict::Outside { region: name.into(), says: says.into() };
+                }
+                Some(_) => {}
+            }
+        }
+        if any { Verdict::Inside } else { Verdict::Unknown }
+    }
+
+    /// Like [`Self::judge`], for a host of one of the zone's own clusters: it also has to be listed
+    /// where something lists the zone's replicas.
+    pub(super) fn judge_replica(&self, policy: &Policy, zone: &Zone, host: &str) -> Verdict {
+        let verdict = self.judge(policy, zone, host);
+        if verdict != Verdict::Inside {
+            return verdict;
+        }
+        let here = |pool: &&String| {
+            let region = policy.pools.get(*pool).map(|pool| pool.region.as_str());
+            self.of(host).any(|(name, _)| Some(name) == region)
+        };
+        let lists: Vec<_> =
+            zone.clusters.keys().filter(here).map(|pool| self.pools.get(pool)).collect();
+        // A relay lists addresses: of a name it can say nothing.
+        let comparable = self.listed_by_name
+            || host
+                .rsplit_once(':')
+                .is_some_and(|(ip, _)| ip.trim_matches(['[', ']']).parse::<IpAddr>().is_ok());
+        let complete = !lists.is_empty() && lists.iter().all(Option::is_some);
+        let listed = lists.iter().flatten().any(|hosts| hosts.contains(host));
+        if comparable && complete && !listed { Verdict::Stranger } else { verdict }
+    }
+}

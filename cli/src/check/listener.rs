@@ -1,0 +1,232 @@
+//! What stands around the filter: headers taken from clients, buffers, time-outs, other filters.
+
+use super::config::Envoy;
+use super::finding::Findings;
+use super::hosts::{Regions, Verdict};
+use super::node::At;
+use super::plugin::Router;
+use super::residency;
+
+/// Envoy's own default.
+const DEFAULT_BUFFER: f64 = 1_048_576.0;
+
+/// Filters that don't change where a request goes, by the ends of their names.
+const HARMLESS: [&str; 24] = [
+    "adaptive_concurrency",
+    "admission_control",
+    "alpn",
+    "bandwidth_limit",
+    "buffer",
+    "compressor",
+    "cors",
+    "csrf",
+    "decompressor",
+    "fault",
+    "file_system_buffer",
+    "grpc_http1_bridge",
+    "grpc_stats",
+    "grpc_web",
+    "health_check",
+    "istio_stats",
+    "jwt_authn",
+    "local_ratelimit",
+    "peer_metadata",
+    "ratelimit",
+    "rbac",
+    "router",
+    "stats",
+    "metadata_exchange",
+];
+
+pub(super) fn check(
+    envoy: &Envoy<'_>,
+    router: &Router<'_>,
+    regions: &Regions,
+    findings: &mut Findings,
+) {
+    strip(router, findings);
+    buffers(router, findings);
+    idle(router, findings);
+    filters(envoy, router, regions, findings);
+}
+
+fn strip(router: &Router<'_>, findings: &mut Findings) {
+    let manager = &router.manager.config;
+    let mut removed: Vec<String> = Vec::new();
+    let mut prefixes: Vec<String> = Vec::new();
+    for extension in manager.items("early_header_mutation_extensions") {
+        let Some(mutation) = extension.typed("HeaderMutation") else { continue };
+        for change in mutation.items("mutations") {
+            removed.extend(change.text("remove").map(str::to_ascii_lowercase));
+            removed.extend(
+                change.text("remove_on_match.key_matcher.exact").map(str::to_ascii_lowercase),
+            );
+            prefixes.extend(
+                change.text("remove_on_match.key_matcher.prefix").map(str::to_ascii_lowercase),
+            );
+        }
+    }
+    let zones = router.zone_headers.iter().map(|header| {
+        (header.as_str(), true, "choose their own zone wherever nothing of yours sets it")
+    });
+    let fixed = [
+        (
+            "x-warmpath-cluster",
+            true,
+            "choose the cluster of the first route, and of any request \
+          that the filter doesn't see",
+        ),
+        (
+            "x-gateway-destination-endpoint",
+            true,
+            "name the replica of any request that the filter \
+          names none for",
+        ),
+        ("x-warmpath-hash", false, "choose among the replicas when the filter names none"),
+        ("x-data-parallel-rank", false, "choose an engine's rank when the filter names none"),
+        ("x-warmpath-explain", false, "send what reads like the filter's own explanation"),
+    ];
+    for (header, bad, what) in zones.chain(fixed) {
+        if removed.iter().any(|name| name == header)
+            || prefixes.iter().any(|prefix| header.starts_with(prefix))
+        {
+            continue;
+        }
+        let what = format!("Clients can send {header} and so {what}.");
+        let mend = format!(
+            "Remove {header} by early_header_mutation_extensions of the connection manager: the \
+             first route is chosen before any filter runs."
+        );
+        if bad {
+            findings.error("strip", manager, what, mend);
+        } else {
+            findings.warning("strip", manager, what, mend);
+        }
+    }
+}
+
+fn buffers(router: &Router<'_>, findings: &mut Findings) {
+    let listener = &router.manager.listener;
+    let limit = listener.number("per_connection_buffer_limit_bytes");
+    let need = router.policy.max_body_bytes as f64;
+    let bytes = limit.unwrap_or(DEFAULT_BUFFER);
+    if bytes < need {
+        let told = limit.map_or("Envoy's default".to_owned(), |_| "the listener's limit".into());
+        findings.error(
+            "buffer-limit",
+            listener,
+            format!(
+                "Bodies between {bytes} ({told}) and {need} bytes (max_body_bytes) are answered \
+                 with 413, as the filter waits for them."
+            ),
+            format!(
+                "Set per_connection_buffer_limit_bytes to at least {need}, better to the longest \
+                 body that shall keep its retries (67108864)."
+            ),
+        );
+    }
+}
+
+fn idle(router: &Router<'_>, findings: &mut Findings) {
+    let manager = &router.manager.config;
+    match manager.seconds("stream_idle_timeout") {
+        None => findings.warning(
+            "idle-timeout",
+            manager,
+            "Envoy's default cuts a request whose model thinks for 5 minutes before its first byte.",
+            "Set stream_idle_timeout, e.g. 900s: it counts and not the route's, as the timer is \
+             armed before the filter has chosen the route.",
+        ),
+        Some(seconds) if seconds > 0.0 && seconds < 60.0 => findings.warning(
+            "idle-timeout",
+            manager,
+            format!("A request whose model thinks for {seconds} s before its first byte is cut."),
+            "Set stream_idle_timeout to more than the longest prefill with its queue, e.g. 900s.",
+        ),
+        Some(_) => {}
+    }
+    for name in ["request_timeout", "common_http_protocol_options.max_stream_duration"] {
+        if manager.seconds(name).is_some_and(|seconds| seconds > 0.0) {
+            findings.warning(
+                "stream-duration",
+                manager,
+                format!("{name} ends long answers or uploads, however lively they are."),
+                format!("Leave {name} out, and bound silence by stream_idle_timeout."),
+            );
+        }
+    }
+}
+
+fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: &mut Findings) {
+    let manager = &router.manager.config;
+    let filters = manager.items("http_filters");
+    if router.number == 0 && router.policy.zone_source.default.is_none() {
+        findings.warning(
+            "zone-unset",
+            &router.filter,
+            "No filter stands before this one that could set the request's zone, and there is no \
+             default: every request is refused with 403.",
+            "Put what authenticates the client (jwt_authn, ext_authz, header_mutation by virtual \
+             host) before it; headers that routes add come too late.",
+        );
+    }
+    if router.filter.is_true("disabled") {
+        findings.error(
+            "filter-disabled",
+            &router.filter,
+            "The filter is disabled: no request is looked at.",
+            "Remove disabled: true.",
+        );
+    }
+    let mut telling: Vec<At<'_>> = Vec::new();
+    for (number, filter) in filters.iter().enumerate() {
+        let name = filter.text("name").unwrap_or("");
+        let last = name.rsplit('.').next().unwrap_or(name);
+        if number > router.number && !HARMLESS.contains(&last) {
+            findings.warning(
+                "filter-after",
+                filter,
+                format!(
+                    "{name} runs after the decision; if it changes headers, routes or clusters, it \
+                     can lead a request out of its zone, which can't be seen from here."
+                ),
+                "Put it before the Warmpath filter, or make sure that it changes nothing of the \
+                 kind.",
+            );
+        }
+        if number != router.number && last != "jwt_authn" {
+            telling.push(filter.clone());
+        }
+    }
+    telling.extend(manager.get("access_log"));
+    telling.extend(manager.get("tracing"));
+    for place in telling {
+        for cluster in place.find_all(&["cluster", "cluster_name"]) {
+            let Some(name) = cluster.node.text() else { continue };
+            let Some(reach) = envoy.reach(name) else { continue };
+            for (zone, rule) in &router.policy.zones {
+                for host in &reach.hosts {
+                    let verdict = regions.judge(&router.policy, rule, &host.key);
+                    let (bad, why) = match verdict {
+                        Verdict::Inside | Verdict::Stranger => continue,
+                        Verdict::Outside { region, .. } => (true, format!("stands in {region}")),
+                        Verdict::Unknown | Verdict::Undefined { .. } => {
+                            (false, "stands nobody knows where".to_owned())
+                        }
+                    };
+                    let what = format!(
+                        "What {name} is told of requests of zone {zone} (headers, maybe bodies) \
+                         reaches {}, which {why}.",
+                        host.key
+                    );
+                    let mend = residency::LABEL;
+                    if bad {
+                        findings.error("side-service", &cluster, what, mend);
+                    } else {
+                        findings.warning("side-service", &cluster, what, mend);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! YAML as a tree whose nodes know where they stand.
+//!
+//! Envoy reads its YAML as the JSON form of protobuf messages, in which every field goes by two
+//! names, `snake_case` and `camelCase`: both are found.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value as Json;
+use serde_saphyr::Spanned;
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Number of the file, in the order in which they were given.
+    pub(super) file: usize,
+    /// From 1.
+    pub(super) line: u64,
+}
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// Null, a boolean, a number or a string.
+    Scalar(Json),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+/// What can't be read as YAML.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct BadYaml(String);
+
+/// Reads all documents of a file.
+///
+/// # Errors
+/// The parser's, with line and column; also where aliases would unfold beyond its budget.
+pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
+    let documents: Vec<Spanned<Raw>> =
+        serde_saphyr::from_multiple(text).map_err(|error| BadYaml(error.to_string()))?;
+    Ok(documents.into_iter().map(|document| place(document, file)).collect())
+}
+
+impl Node {
+    pub(super) fn scalar(place: Place, value: impl Into<Json>) -> Self {
+        Self { place, value: Value::Scalar(value.into()) }
+    }
+
+    pub(super) fn list(place: Place, items: Vec<Self>) -> Self {
+        Self { place, value: Value::List(items) }
+    }
+
+    pub(super) fn map<const N: usize>(place: Place, fields: [(&str, Self); N]) -> Self {
+        let fields = fields.into_iter().map(|(name, node)| (name.to_owned(), node)).collect();
+        Self { place, value: Value::Map(fields) }
+    }
+
+    /// The same JSON, all of it standing at one place.
+    pub(super) fn from_json(place: Place, json: &Json) -> Self {
+        let value = match json {
+            Json::Array(items) => {
+                Value::List(items.iter().map(|item| Self::from_json(place, item)).collect())
+            }
+            Json::Object(fields) => Value::Map(
+                fields.iter().map(|(k, v)| (k.clone(), Self::from_json(place, v))).collect(),
+            ),
+            scalar => Value::Scalar(scalar.clone()),
+        };
+        Self { place, value }
+    }
+
+    pub(super) fn to_json(&self) -> Json {
+        match &self.value {
+            Value::Scalar(scalar) => scalar.clone(),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(fields) => {
+                fields.iter().map(|(name, node)| (name.clone(), node.to_json())).collect()
+            }
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        let Value::Map(fields) = &self.value else { return None };
+        fields.iter().find(|(key, _)| same(key, name)).map(|(_, node)| node)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Self> {
+        let Value::Map(fields) = &mut self.value else { return None };
+        fields.iter_mut().find(|(key, _)| same(key, name)).map(|(_, node)| node)
+    }
+
+    /// The field, made if it is missing; `None` where this is no map.
+    pub(super) fn get_or_insert(
+        &mut self,
+        name: &str,
+        new: impl FnOnce() -> Self,
+    ) -> Option<&mut Self> {
+        let Value::Map(fields) = &mut self.value else { return None };
+        let at = fields.iter().position(|(key, _)| same(key, name)).unwrap_or_else(|| {
+            fields.push((name.to_owned(), new()));
+            fields.len() - 1
+        });
+        fields.get_mut(at).map(|(_, node)| node)
+    }
+
+    pub(super) fn items(&self) -> &[Self] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    pub(super) fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+        if let Value::List(items) = &mut self.value { Some(items) } else { None }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Value::Scalar(Json::String(text)) = &self.value { Some(text) } else { None }
+    }
+}
+
+/// A node and the way to it from the document's root.
+#[derive(Clone, Debug)]
+pub(super) struct At<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: String,
+}
+
+impl<'a> At<'a> {
+    pub(super) fn root(node: &'a Node) -> Self {
+        Self { node, path: String::new() }
+    }
+
+    /// A field, by names with dots between them.
+    pub(super) fn get(&self, names: &str) -> Option<Self> {
+        let mut at = self.clone();
+        for name in names.split('.') {
+            at = at.field(name)?;
+        }
+        Some(at)
+    }
+
+    /// A field whose name may have dots in it.
+    pub(super) fn field(&self, name: &str) -> Option<Self> {
+        let node = self.node.get(name)?;
+        let dot = if self.path.is_empty() { "" } else { "." };
+        Some(Self { node, path: format!("{}{dot}{name}", self.path) })
+    }
+
+    /// The items of a list; none where there is no such list.
+    pub(super) fn items(&self, names: &str) -> Vec<Self> {
+        let Some(list) = self.get(names) else { return Vec::new() };
+        let items = list.node.items().iter().enumerate();
+        items
+            .map(|(number, node)| {
+                let name = node.get("name").and_then(Node::text);
+                let name = name.map_or_else(|| number.to_string(), str::to_owned);
+                Self { node, path: format!("{}[{name}]", list.path) }
+            })
+            .collect()
+    }
+
+    pub(super) fn text(&self, names: &str) -> Option<&'a str> {
+        self.get(names)?.node.text()
+    }
+
+    pub(super) fn is_true(&self, names: &str) -> bool {
+        self.get(names).is_some_and(|at| match &at.node.value {
+            Value::Scalar(Json::Bool(flag)) => *flag,
+            Value::Scalar(Json::String(text)) => text == "true",
+            _ => false,
+        })
+    }
+
+    pub(super) fn number(&self, names: &str) -> Option<f64> {
+        match &self.get(names)?.node.value {
+            Value::Scalar(Json::Number(number)) => number.as_f64(),
+            Value::Scalar(Json::String(text)) => text.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// A duration as protobuf's JSON writes it, in seconds.
+    pub(super) fn seconds(&self, names: &str) -> Option<f64> {
+        self.text(names)?.strip_suffix('s')?.parse().ok()
+    }
+
+    /// An extension's configuration if it is of this message type (the name without its package).
+    pub(super) fn typed(&self, kind: &str) -> Option<Self> {
+        let config = self.get("typed_config")?;
+        let is = |text: Option<&str>| {
+            text.is_some_and(|url| url.rsplit(['.', '/']).next().is_some_and(|last| last == kind))
+        };
+        let of = |at: &Self, name| at.field(name).and_then(|at| at.node.text());
+        if is(of(&config, "@type")) {
+            return Some(config);
+        }
+        is(of(&config, "type_url")).then(|| config.get("value")).flatten()
+    }
+
+    /// Each node below that is a field of one of these names.
+    pub(super) fn find_all(&self, names: &[&str]) -> Vec<Self> {
+        let mut found = Vec::new();
+        self.find_into(names, &mut found);
+        found
+    }
+
+    fn find_into(&self, names: &[&str], found: &mut Vec<Self>) {
+        match &self.node.value {
+            Value::Scalar(_) => {}
+            Value::List(items) => {
+                for (number, node) in items.iter().enumerate() {
+                    Self { node, path: format!("{}[{number}]", self.path) }.find_into(names, found);
+                }
+            }
+            Value::Map(fields) => {
+                for (key, node) in fields {
+                    let at = Self { node, path: format!("{}.{key}", self.path) };
+                    if names.iter().any(|name| same(key, name)) {
+                        found.push(at.clone());
+                    }
+                    at.find_into(names, found);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a key is the field of this `snake_case` name, in either spelling.
+fn same(key: &str, name: &str) -> bool {
+    key == name
+        || (name.contains('_') && {
+            let mut camel = String::with_capacity(name.len());
+            for (number, word) in name.split('_').enumerate() {
+                let mut letters = word.chars();
+                match letters.next() {
+                    Some(first) if number > 0 => camel.push(first.to_ascii_uppercase()),
+                    Some(first) => camel.push(first),
+                    None => {}
+                }
+                camel.push_str(letters.as_str());
+            }
+            key == camel
+        })
+}
+
+fn place(raw: Spanned<Raw>, file: usize) -> Node {
+    let here = Place { file, line: raw.defined.line() };
+    let value = match raw.value {
+        Raw::Scalar(scalar) => Value::Scalar(scalar),
+        Raw::List(items) => Value::List(items.into_iter().map(|item| place(item, file)).collect()),
+        Raw::Map(fields) => {
+            Value::Map(fields.into_iter().map(|(name, field)| (name, place(field, file))).collect())
+        }
+    };
+    Node { place: here, value }
+}
+
+enum Raw {
+    Scalar(Json),
+    List(Vec<Spanned<Raw>>),
+    Map(Vec<(String, Spanned<Raw>)>),
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RawVisitor)
+    }
+}
+
+struct RawVisitor;
+
+impl<'de> Visitor<'de> for RawVisitor {
+    type Value = Raw;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("YAML")
+    }
+
+    fn visit_unit<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Scalar(Json::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Raw, E> {
+        Ok(Raw::Scalar(Json::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Raw, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
+        Ok(Raw::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
+        Ok(Raw::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Raw, E> {
+        Ok(Raw::Scalar(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Raw::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+        let mut fields = Vec::new();
+        while let Some((key, value)) = map.next_entry::<String, Spanned<Raw>>()? {
+            fields.push((key, value));
+        }
+        Ok(Raw::Map(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_know_their_lines() {
+        let text = "a: 1\nb: &x\n  - c: 0s\n    'd': true\n  - e\nf: *x\ng: |\n  one\n  two\n---\nh: {i: 1.5}\n";
+        let documents = read(text, 7).unwrap();
+        assert_eq!(documents.len(), 2);
+        let root = At::root(&documents[0]);
+        assert_eq!(root.number("a"), Some(1.0));
+        let items = root.items("f");
+        assert_eq!(items[0].path, "f[0]");
+        assert_eq!(items[0].get("c").unwrap().node.place, Place { file: 7, line: 3 });
+        assert!(items[0].is_true("d"));
+        assert_eq!(root.get("g").unwrap().node.place.line, 8, "the first line of a block");
+        assert_eq!(At::root(&documents[1]).get("h.i").unwrap().node.place.line, 11);
+    }
+
+    #[test]
+    fn both_spellings_are_found() {
+        assert!(same("per_connection_buffer_limit_bytes", "per_connection_buffer_limit_bytes"));
+        assert!(same("perConnectionBufferLimitBytes", "per_connection_buffer_limit_bytes"));
+        assert!(!same("Name", "name"));
+    }
+
+    #[test]
+    fn hostile_yaml_is_refused() {
+        let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+        for n in 1..12 {
+            let alias = vec![format!("*a{}", n - 1); 10].join(", ");
+            bomb = format!("{bomb}a{n}: &a{n} [{alias}]\n");
+        }
+        assert!(read(&bomb, 0).is_err());
+        assert!(read("a: [", 0).is_err());
+        assert!(read(&"[".repeat(10_000), 0).is_err());
+    }
+}

@@ -1,0 +1,384 @@
+//! Routes: the one that carries out the decision, and all others that a request could take.
+
+use super::config::Envoy;
+use super::finding::Findings;
+use super::hosts::Regions;
+use super::node::{At, Value};
+use super::plugin::Router;
+use super::residency::for_all_zones;
+
+const CLUSTER: &str = "x-warmpath-cluster";
+
+pub(super) fn check(
+    envoy: &Envoy<'_>,
+    router: &Router<'_>,
+    regions: &Regions,
+    findings: &mut Findings,
+) {
+    let manager = &router.manager.config;
+    let Some(table) = manager.get("route_config") else {
+        findings.error(
+            "unproven",
+            manager,
+            "The routes come from elsewhere (rds, scoped_routes): where they lead can't be seen.",
+            "Put the routes into route_config, or check the configuration that Envoy has (admin \
+             page, /config_dump).",
+        );
+        return;
+    };
+    let see = See { envoy, router, regions };
+    if let Some(vhds) = table.get("vhds") {
+        findings.error(
+            "unproven",
+            &vhds,
+            "More virtual hosts come by VHDS: where they lead can't be seen.",
+            "Put them into route_config.",
+        );
+    }
+    see.mirrors(&table, findings);
+    see.switched_off(&table, findings);
+    let hosts = table.items("virtual_hosts");
+    let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
+    if without.len() == hosts.len() {
+        findings.error(
+            "no-decided-route",
+            hosts.first().unwrap_or(&table),
+            "No route has cluster_header: x-warmpath-cluster: what the filter decides is not \
+             heard.",
+            "Add that route first in each virtual host, as in envoy/quickstart.yaml.",
+        );
+    } else {
+        for host in without {
+            findings.warning(
+                "no-decided-route",
+                host,
+                "This virtual host has no route with cluster_header: x-warmpath-cluster: what the \
+                 filter decides is not heard here.",
+                "Add that route first, as in envoy/quickstart.yaml.",
+            );
+        }
+    }
+}
+
+struct See<'e, 'a> {
+    envoy: &'e Envoy<'a>,
+    router: &'e Router<'a>,
+    regions: &'e Regions,
+}
+
+impl<'a> See<'_, 'a> {
+    /// Checks a virtual host; says whether it carries out decisions.
+    fn host(&self, host: &At<'a>, findings: &mut Findings) -> bool {
+        if let Some(matcher) = host.get("matcher") {
+            findings.error(
+                "unproven",
+                &matcher,
+                "The routes are chosen by a matcher tree, which is not followed.",
+                "Write them as routes.",
+            );
+        }
+        self.mirrors(host, findings);
+        self.switched_off(host, findings);
+        let (mut decided, mut caught) = (false, false);
+        for route in host.items("routes") {
+            self.mirrors(&route, findings);
+            self.switched_off(&route, findings);
+            if let Some(action) = route.get("route") {
+                self.mirrors(&action, findings);
+                if action.get("cluster_header").and_then(|at| at.node.text()).is_some_and(is_ours) {
+                    if caught {
+                        findings.error(
+                            "shadowed",
+                            &route,
+                            "A route before this one takes every request: what the filter decides \
+                             is not heard.",
+                            "Put the route with cluster_header: x-warmpath-cluster first.",
+                        );
+                    }
+                    decided = true;
+                    self.decided(host, &route, &action, findings);
+                } else {
+                    self.fixed(&action, findings);
+                }
+                for inner in ["internal_redirect_policy", "internal_redirect_action"] {
+                    if let Some(at) = action.get(inner) {
+                        findings.warning(
+                            "internal-redirect",
+                            &at,
+                            "A replica's redirect is followed by Envoy itself, with headers of the \
+                             first decision.",
+                            "Leave internal redirects off: engines send none.",
+                        );
+                    }
+                }
+            }
+            caught |= route.get("match").is_some_and(|at| catches_all(&at));
+        }
+        if !caught {
+            findings.error(
+                "default-route",
+                host,
+                "Before the filter has decided there is no route: settings of the virtual host \
+                 (such as what sets the zone) do not apply, and the answer is a bare 404.",
+                "Add a last route for prefix / with a direct_response of status 503.",
+            );
+        }
+        decided
+    }
+
+    /// A route that needs no decision.
+    fn fixed(&self, action: &At<'a>, findings: &mut Findings) {
+        let mut clusters = Vec::new();
+        clusters.extend(action.get("cluster"));
+        let mut headers: Vec<At<'_>> = action.get("cluster_header").into_iter().collect();
+        for weighted in action.items("weighted_clusters.clusters") {
+            clusters.extend(weighted.get("name").filter(|at| at.node.text() != Some("")));
+            headers.extend(weighted.get("cluster_header"));
+            self.switched_off(&weighted, findings);
+        }
+        for header in headers {
+            findings.error(
+                "cluster-header",
+                &header,
+                format!(
+                    "The header {:?} names the cluster: whoever sets it chooses the zone.",
+                    header.node.text().unwrap_or("")
+                ),
+                "Use cluster_header: x-warmpath-cluster, which only the filter sets.",
+            );
+        }
+        for plugin in ["cluster_specifier_plugin", "inline_cluster_specifier_plugin"] {
+            if let Some(at) = action.get(plugin) {
+                findings.error(
+                    "unproven",
+                    &at,
+                    "A plugin chooses the cluster: where it leads can't be seen.",
+                    "Use cluster_header: x-warmpath-cluster.",
+                );
+            }
+        }
+        for cluster in clusters {
+            let Some(name) = cluster.node.text() else { continue };
+            let policy = &self.router.policy;
+            let way = (&cluster, name, "This route");
+            if for_all_zones(self.envoy, policy, self.regions, "route-outside", way, findings) {
+                findings.warning(
+                    "route-to-pool",
+                    &cluster,
+                    "This route leads to replicas without a decision: it serves requests that the \
+                     filter did not see, or has refused to place, whatever their zone.",
+                    "Let only the route with cluster_header: x-warmpath-cluster lead to replicas; \
+                     let the default answer 503.",
+                );
+            }
+        }
+    }
+
+    /// The route that carries out decisions.
+    fn decided(&self, host: &At<'a>, route: &At<'a>, action: &At<'a>, findings: &mut Findings) {
+        match action.seconds("timeout") {
+            None => findings.error(
+                "route-timeout",
+                action,
+                "Envoy's default cuts every answer after 15 s, streams in the middle.",
+                "Set timeout: 0s and bound silence by idle_timeout.",
+            ),
+            Some(seconds) if seconds > 0.0 => findings.warning(
+                "route-timeout",
+                action,
+                format!("Every answer is cut after {seconds} s, streams in the middle."),
+                "Set timeout: 0s and bound silence by idle_timeout.",
+            ),
+            Some(_) => {}
+        }
+        let idle = action.seconds("idle_timeout");
+        let unbounded = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds <= 0.0);
+        let outer = self.router.manager.config.seconds("stream_idle_timeout");
+        if unbounded(idle) || (idle.is_none() && unbounded(outer)) {
+            findings.warning(
+                "idle-timeout",
+                action,
+                "Nothing ends a stream whose engine has fallen silent.",
+                "Set idle_timeout, e.g. 900s.",
+            );
+        }
+        if action.get("max_stream_duration.max_stream_duration").is_some() {
+            findings.warning(
+                "stream-duration",
+                action,
+                "max_stream_duration ends long answers, however lively they are.",
+                "Leave it out.",
+            );
+        }
+        self.route_buffer(host, route, findings);
+        let hashes = action.items("hash_policy");
+        if !hashes.iter().any(|hash| hash.text("header.header_name") == Some("x-warmpath-hash")) {
+            findings.warning(
+                "hash-policy",
+                action,
+                "Where the filter names no replica, equal prefixes are spread at random.",
+                "Add hash_policy: - header: { header_name: x-warmpath-hash }.",
+            );
+        }
+        self.retries(host, action, findings);
+    }
+
+    fn route_buffer(&self, host: &At<'a>, route: &At<'a>, findings: &mut Findings) {
+        let need = self.router.policy.max_body_bytes as f64;
+        for at in [host, route] {
+            for name in ["per_request_buffer_limit_bytes", "request_body_buffer_limit"] {
+                if at.number(name).is_some_and(|bytes| bytes < need) {
+                    findings.warning(
+                        "retry-buffer",
+                        at,
+                        format!(
+                            "Bodies over {name} lose their retries; the filter looks into bodies \
+                             of up to {need} bytes."
+                        ),
+                        format!("Leave {name} out, or set it to at least {need}."),
+                    );
+                }
+            }
+        }
+    }
+
+    fn retries(&self, host: &At<'a>, action: &At<'a>, findings: &mut Findings) {
+        let Some(retry) = action.get("retry_policy").or(host.get("retry_policy")) else {
+            findings.warning(
+                "retry",
+                action,
+                "A replica that is gone or full costs the request: nothing tries the next.",
+                "Add a retry_policy, as in envoy/quickstart.yaml.",
+            );
+            return;
+        };
+        let on = retry.text("retry_on").unwrap_or("");
+        let on = |name: &str| on.split(',').any(|given| given.trim() == name);
+        let codes = retry.get("retriable_status_codes");
+        let codes: Vec<f64> = codes
+            .map(|codes| codes.node.items().iter().filter_map(|n| n.to_json().as_f64()).collect())
+            .unwrap_or_default();
+        let retried = |code: f64| on("retriable-status-codes") && codes.contains(&code);
+        let missing: Vec<&str> = [
+            (on("connect-failure") || on("5xx"), "connect-failure"),
+            (retried(503.0) || on("gateway-error") || on("5xx"), "status 503"),
+            (retried(429.0) || on("retriable-4xx"), "status 429"),
+        ]
+        .into_iter()
+        .filter_map(|(there, name)| (!there).then_some(name))
+        .collect();
+        if !missing.is_empty() {
+            findings.warning(
+                "retry",
+                &retry,
+                format!(
+                    "A replica that is gone or full costs the request: no retry on {}.",
+                    missing.join(", ")
+                ),
+                "Set retry_on: connect-failure,refused-stream,reset-before-request,\
+                 retriable-status-codes with retriable_status_codes: [503, 429].",
+            );
+        }
+        let clusters = self.router.policy.zones.values().flat_map(|zone| zone.clusters.values());
+        let several = clusters
+            .filter_map(|cluster| self.envoy.reach(cluster))
+            .any(|reach| reach.hosts.iter().any(|host| host.priority > 0));
+        let priority = retry.text("retry_priority.name").unwrap_or("");
+        if several && !priority.contains("previous_priorities") {
+            findings.warning(
+                "retry-priority",
+                &retry,
+                "Where the filter names no replica, retries stay in the first region though all of \
+                 it is dead.",
+                "Add retry_priority: envoy.retry_priorities.previous_priorities.",
+            );
+        }
+    }
+
+    fn mirrors(&self, at: &At<'a>, findings: &mut Findings) {
+        for mirror in at.items("request_mirror_policies") {
+            if let Some(header) = mirror.get("cluster_header") {
+                findings.error(
+                    "mirror-outside",
+                    &header,
+                    "A header chooses where copies of requests go.",
+                    "Mirror to a fixed cluster inside every zone, or not at all.",
+                );
+            }
+            let Some(cluster) = mirror.get("cluster") else { continue };
+            let Some(name) = cluster.node.text().filter(|name| !name.is_empty()) else { continue };
+            let (policy, way) = (&self.router.policy, (&cluster, name, "This mirror policy"));
+            for_all_zones(self.envoy, policy, self.regions, "mirror-outside", way, findings);
+        }
+    }
+
+    /// The filter can be switched off by place.
+    fn switched_off(&self, at: &At<'a>, findings: &mut Findings) {
+        let Some(name) = self.router.filter.text("name") else { return };
+        let Some(own) = at.get("typed_per_filter_config").and_then(|all| all.field(name)) else {
+            return;
+        };
+        if own.is_true("disabled") {
+            findings.error(
+                "filter-disabled",
+                &own,
+                "The filter is switched off here: nobody looks at these requests' zone, and no \
+                 route is decided.",
+                "Remove disabled: true.",
+            );
+        }
+    }
+}
+
+fn is_ours(header: &str) -> bool {
+    header.eq_ignore_ascii_case(CLUSTER)
+}
+
+/// Whether a match takes every request.
+fn catches_all(at: &At<'_>) -> bool {
+    let Value::Map(fields) = &at.node.value else { return false };
+    let bare = fields.iter().all(|(name, _)| matches!(name.as_str(), "prefix" | "safe_regex"));
+    bare && (matches!(at.text("prefix"), Some("" | "/"))
+        || at.text("safe_regex.regex") == Some(".*"))
+}
+
+/// Ways to replicas that do not pass the filter.
+pub(super) fn bypasses(
+    envoy: &Envoy<'_>,
+    router: &Router<'_>,
+    routers: &[Router<'_>],
+    regions: &Regions,
+    findings: &mut Findings,
+) {
+    let watched = |config: &At<'_>| {
+        routers.iter().any(|router| std::ptr::eq(router.manager.config.node, config.node))
+    };
+    let managers = envoy.managers.iter().map(|manager| &manager.config);
+    let unwatched = managers.filter(|config| !watched(config)).chain(&envoy.others);
+    for place in unwatched {
+        for named in place.find_all(&["cluster", "cluster_name", "name"]) {
+            let Some(name) = named.node.text() else { continue };
+            let Some(reach) = envoy.reach(name) else { continue };
+            if reach.hosts.iter().any(|host| regions.is_replica(&router.policy, &host.key)) {
+                findings.error(
+                    "bypass",
+                    &named,
+                    format!(
+                        "Requests reach replicas (cluster {name}) by a listener that has no \
+                         Warmpath filter: nobody looks at their zone."
+                    ),
+                    "Put the filter there too, or lead this listener elsewhere.",
+                );
+            }
+        }
+        for header in place.find_all(&["cluster_header"]) {
+            findings.error(
+                "bypass",
+                &header,
+                "A header names the cluster on a listener that has no Warmpath filter: clients \
+                 reach every cluster.",
+                "Put the filter there too, or name the cluster.",
+            );
+        }
+    }
+}

@@ -1,0 +1,77 @@
+mod changes;
+mod foreign;
+mod istio;
+
+use super::*;
+
+fn quickstart() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../envoy/quickstart.yaml");
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn report(texts: &[&str]) -> Report {
+    let mut input = Input::default();
+    for (number, text) in texts.iter().enumerate() {
+        take(&mut input, text, number).unwrap();
+    }
+    check(&input, &|_| true)
+}
+
+fn rules(report: &Report) -> Vec<&'static str> {
+    let mut rules: Vec<_> = report.findings.iter().map(|finding| finding.rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+#[test]
+fn the_quick_start_is_clean() {
+    let report = report(&[&quickstart()]);
+    let texts: Vec<String> =
+        report.findings.iter().map(|f| f.text(&["quickstart".into()])).collect();
+    assert!(texts.is_empty(), "{}", texts.concat());
+    assert_eq!(report.proofs.len(), 2);
+    assert_eq!(report.proofs[0].hosts, 2);
+    assert_eq!(report.proofs[1].hosts, 4);
+}
+
+#[test]
+fn the_filters_own_fields_are_known() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../filter/src/config.rs");
+    let source = std::fs::read_to_string(path).unwrap();
+    let list = source.split_once("const SHELL_FIELDS").unwrap().1;
+    let list = list.split_once("= [").unwrap().1.split_once(']').unwrap().0;
+    let fields: Vec<&str> = list.split(',').map(|name| name.trim().trim_matches('"')).collect();
+    let fields: Vec<&str> = fields.into_iter().filter(|name| !name.is_empty()).collect();
+    assert_eq!(fields, plugin::SHELL_FIELDS, "the filter's fields and the check's differ");
+}
+
+#[test]
+fn every_header_that_a_zone_is_read_from_is_looked_for() {
+    let json = serde_json::json!({"zone_source": {"from": [
+        {"header": "X-Tenant-Zone"}, {"mapped": {"of": {"header": "x-org"}, "zones": {"a": "eu"}}}]}});
+    assert_eq!(plugin::zone_headers(Some(&json)), ["x-tenant-zone", "x-org"]);
+    let json = serde_json::json!({"zone_source": {"header": "x-z"}});
+    assert_eq!(plugin::zone_headers(Some(&json)), ["x-z"]);
+    assert_eq!(plugin::zone_headers(None), ["x-warmpath-zone"]);
+}
+
+#[test]
+fn a_missing_wasm_file_is_a_warning() {
+    let mut input = Input::default();
+    take(&mut input, &quickstart(), 0).unwrap();
+    let report = check(&input, &|_| false);
+    assert_eq!(rules(&report), ["wasm-file"]);
+    assert!(report.findings.iter().all(|finding| finding.severity == Severity::Warning));
+}
+
+#[test]
+fn policies_are_found_in_both_forms() {
+    assert_eq!(policies(&quickstart()).unwrap().len(), 1);
+    let policy = r#"{"region": "a", "regions": {"a": {"jurisdiction": "EU"}},
+        "pools": {"p": {"region": "a", "model": "m"}},
+        "zones": {"z": {"regions": ["a"], "clusters": {"p": "c"}}}}"#;
+    assert_eq!(policies(policy).unwrap()[0].region, "a");
+    assert!(policies("static_resources: {}").unwrap_err().to_string().contains("router"));
+    assert!(policies("zones: {}").unwrap_err().to_string().contains("missing field"));
+}

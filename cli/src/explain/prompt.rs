@@ -1,0 +1,130 @@
+//! What the filter would make of the request's body.
+
+use anyhow::Context as _;
+use warmpath_routing::decision::Degrade;
+use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+use warmpath_routing::policy::Policy;
+use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+
+use super::state::State;
+
+/// How much of an unread body tells requests apart, in bytes, as in the filter.
+const AFFINITY_BYTES: usize = 2_048;
+
+/// A request, read.
+pub(super) struct Asked {
+    /// As pools name it.
+    pub(super) model: Option<String>,
+    pub(super) keys: Vec<Key>,
+    pub(super) prompt_tokens: u32,
+    pub(super) affinity: u128,
+    pub(super) degrade: Option<Degrade>,
+    /// Why the prompt is not known, in words.
+    pub(super) note: Option<String>,
+}
+
+impl Asked {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// A model's directory that can't be read. What is wrong with the request itself is no error:
+    /// the filter routes it all the same.
+    pub(super) fn read(
+        state: &State,
+        policy: &Policy,
+        path: Option<&str>,
+        body: &[u8],
+        now: i64,
+    ) -> anyhow::Result<Self> {
+        let start = body.get(..AFFINITY_BYTES).unwrap_or(body);
+        let hash = blake3::hash(start);
+        let unread = |model: Option<String>, degrade, note: String| Self {
+            model,
+            keys: Vec::new(),
+            prompt_tokens: u32::try_from(body.len() / 4).unwrap_or(u32::MAX),
+            affinity: hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first)),
+            degrade,
+            note: Some(note),
+        };
+        let peeked = || {
+            let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+            let name = body.get("model")?.as_str()?;
+            let known = state.models.iter().find(|(model, _)| model.adapter(name).is_some());
+            Some(known.map_or(name, |(model, _)| model.name.as_str()).to_owned())
+        };
+        if body.is_empty() {
+            return Ok(unread(None, Some(Degrade::NoBody), "there is no body".into()));
+        }
+        if body.len() > policy.max_body_bytes {
+            let note = format!("the body has more than {} bytes", policy.max_body_bytes);
+            return Ok(unread(None, Some(Degrade::BodyTooLarge), note));
+        }
+        let api = match path {
+            Some(path) => {
+                let Some(api) = Api::of_path(path) else {
+                    let note = format!("{path} is no API whose prompt is read");
+                    return Ok(unread(peeked(), Some(Degrade::UnknownApi), note));
+                };
+                api
+            }
+            None => match Api::of_body(body) {
+                Ok(api) => api,
+                Err(error) => {
+                    return Ok(unread(peeked(), Some(Degrade::BadRequest), error.to_string()));
+                }
+            },
+        };
+        let request = match Request::parse(api, body) {
+            Ok(request) => request,
+            Err(error) => {
+                return Ok(unread(peeked(), Some(Degrade::BadRequest), error.to_string()));
+            }
+        };
+        let name = request.model();
+        let mut known = state.models.iter();
+        let known = known.find_map(|(model, dir)| Some((model, dir, model.adapter(name)?)));
+        let Some((model, dir, adapter)) = known else {
+            // As in the filter, where the model is not among those that the relay tells.
+            let note = format!(
+                "the state has no model that serves {name:?}: give it as models, or --relay"
+            );
+            return Ok(unread(Some(name.to_owned()), None, note));
+        };
+        let Some(dir) = dir else {
+            let note = format!("model {} has no directory with a tokenizer", model.name);
+            return Ok(unread(Some(model.name.clone()), Some(Degrade::NoTokenizer), note));
+        };
+        let in_model = || format!("in the model directory {}", dir.display());
+        let files = ModelFiles::read_dir(dir).with_context(in_model)?;
+        let artefact = preprocess(&files).with_context(in_model)?;
+        let mut prompter = Prompter::new(Model::load(&artefact.bytes).with_context(in_model)?, 0);
+        let scope = Scope {
+            model_version: &model.version,
+            tokenizer_hash: &artefact.tokenizer_hash,
+            adapter,
+            salt: request.cache_salt(),
+        };
+        match prompter.prefix(&request, scope.root(), policy.prefix_tokens, now) {
+            Ok(prefix) => Ok(Self {
+                keys: prefix.names.iter().map(Fingerprint::key).collect(),
+                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
+                affinity: if prefix.names.is_empty() {
+                    unread(None, None, String::new()).affinity
+                } else {
+                    0
+                },
+                model: Some(model.name.clone()),
+                degrade: None,
+                note: None,
+            }),
+            Err(error) => {
+                use warmpath_routing::prompt::PromptError;
+                let degrade = match &error {
+                    PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
+                    _ => Degrade::Template,
+                };
+                Ok(unread(Some(model.name.clone()), Some(degrade), error.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! `warmpath status`: what relay and filter say of themselves, on one page.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::http;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The relay's admin endpoint
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:18901")]
+    relay: String,
+    /// Envoy's admin endpoint
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9901")]
+    envoy: String,
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Ends with 1 if one of the two can't be asked; what the other says is shown all the same.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (relay, envoy) = runtime.block_on(async {
+        tokio::join!(
+            http::get(&args.relay, "/status"),
+            http::get(&args.envoy, "/stats?filter=wasmcustom.warmpath")
+        )
+    });
+    let relay = relay.and_then(|text| {
+        let raw: Value = serde_json::from_str(&text)
+            .with_context(|| format!("{}/status is no relay's", args.relay))?;
+        let status = Relay::deserialize(&raw)
+            .with_context(|| format!("{}/status is no relay's", args.relay))?;
+        Ok((raw, status))
+    });
+    let envoy = envoy.map(|text| Envoy::parse(&text));
+    if args.json {
+        let value = json!({
+            "relay": relay.as_ref().ok().map(|(raw, _)| raw),
+            "relay_error": relay.as_ref().err().map(|error| format!("{error:#}")),
+            "envoy": envoy.as_ref().ok(),
+            "envoy_error": envoy.as_ref().err().map(|error| format!("{error:#}")),
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        match &relay {
+            Ok((_, status)) => print!("relay {}: {}", args.relay, status.text()),
+            Err(error) => println!("relay: {error:#}"),
+        }
+        println!();
+        match &envoy {
+            Ok(stats) => print!("envoy {}: {}", args.envoy, stats.text()),
+            Err(error) => println!("envoy: {error:#}"),
+        }
+    }
+    Ok(if relay.is_ok() && envoy.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What matters of the relay's `/status`. What a newer relay adds is passed over.
+#[derive(Clone, Debug, Deserialize)]
+struct Relay {
+    streams: u64,
+    #[serde(default)]
+    streams_too_slow: u64,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Replica {
+    endpoint: String,
+    rank: Option<u32>,
+    pool: String,
+    state: String,
+    #[serde(default)]
+    hears_events: bool,
+    #[serde(default)]
+    held_engine_blocks: u64,
+    #[serde(default)]
+    announced_prefixes: u64,
+    requests_waiting: Option<u64>,
+    requests_running: Option<u64>,
+    kv_usage: Option<f64>,
+    #[serde(default)]
+    gaps: u64,
+}
+
+impl Relay {
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{} side-streams open, {} ended as too slow, {} replicas\n",
+            self.streams,
+            self.streams_too_slow,
+            self.replicas.len()
+        );
+        let head = [
+            "REPLICA", "POOL", "STATE", "EVENTS", "HELD", "PREFIXES", "WAITING", "RUNNING", "KV",
+            "GAPS",
+        ];
+        let mut rows = vec![head.map(str::to_owned)];
+        for replica in &self.replicas {
+            let number = |value: Option<u64>| value.map_or_else(|| "-".into(), |n| n.to_string());
+            rows.push([
+                match replica.rank {
+                    Some(rank) => format!("{} rank {rank}", replica.endpoint),
+                    None => replica.endpoint.clone(),
+                },
+                replica.pool.clone(),
+                replica.state.to_lowercase(),
+                if replica.hears_events { "heard" } else { "silent" }.into(),
+                replica.held_engine_blocks.to_string(),
+                replica.announced_prefixes.to_string(),
+                number(replica.requests_waiting),
+                number(replica.requests_running),
+                replica.kv_usage.map_or_else(|| "-".into(), |kv| format!("{:.0} %", kv * 100.0)),
+                replica.gaps.to_string(),
+            ]);
+        }
+        text.push_str(&table(&rows));
+        if self.streams == 0 {
+            text.push_str("  No Envoy follows this relay: filters route by the ring.\n");
+        }
+        for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
+            let _ = writeln!(
+                text,
+                "  {} publishes no events that are heard: nothing is known of its cache.",
+                replica.endpoint
+            );
+        }
+        text
+    }
+}
+
+/// Rows with columns under each other.
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            let _ = write!(line, "  {cell:<width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// The filter's metrics in Envoy, all workers together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Envoy {
+    /// Requests by why their replica was chosen.
+    decisions: BTreeMap<String, u64>,
+    /// Requests whose prompt could not be used, by why.
+    degrades: BTreeMap<String, u64>,
+    /// Requests that were refused, by why.
+    refusals: BTreeMap<String, u64>,
+    /// Everything else of the router's.
+    router: BTreeMap<String, u64>,
+    /// Everything of the side-stream's.
+    sidestream: BTreeMap<String, u64>,
+}
+
+impl Envoy {
+    /// Reads Envoy's `/stats` text: `name: value` in lines. Histograms are left out.
+    fn parse(text: &str) -> Self {
+        let mut envoy = Self::default();
+        for line in text.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            let Ok(value) = value.trim().parse::<u64>() else { continue };
+            let Some(name) = name.trim().strip_prefix("wasmcustom.warmpath.") else { continue };
+            let Some((role, name)) = name.split_once('.') else { continue };
+            let (map, name) = match (role, name.split_once('.')) {
+                ("router", Some(("decision", name))) => (&mut envoy.decisions, name),
+                ("router", Some(("degrade", name))) => (&mut envoy.degrades, name),
+                ("router", Some(("refused", name))) => (&mut envoy.refusals, name),
+                ("router", _) => (&mut envoy.router, name),
+                ("sidestream", _) => (&mut envoy.sidestream, name),
+                _ => continue,
+            };
+            map.insert(name.to_owned(), value);
+        }
+        envoy
+    }
+
+    fn text(&self) -> String {
+        if self.router.is_empty() && self.sidestream.is_empty() {
+            return "it has no metrics of Warmpath: the filter is not loaded\n".into();
+        }
+        let is = |map: &BTreeMap<String, u64>, name| map.get(name).is_some_and(|value| *value > 0);
+        let fresh = match (is(&self.router, "map_fresh"), is(&self.sidestream, "synced")) {
+            (true, _) => "the map is fresh",
+            (false, true) => {
+                "the map is stale though the side-stream is complete: is the relay silent?"
+            }
+            (false, false) => {
+                "the map is stale: the side-stream is not complete; is the relay running?"
+            }
+        };
+        let mut text = format!("{fresh}\n");
+        for (name, map) in [
+            ("decisions", &self.decisions),
+            ("degrades", &self.degrades),
+            ("refusals", &self.refusals),
+        ] {
+            let sum: u64 = map.values().sum();
+            let parts: Vec<String> = map
+                .iter()
+                .filter(|(_, value)| **value > 0)
+                .map(|(name, value)| {
+                    format!("{name} {value} ({:.1} %)", *value as f64 * 100.0 / sum.max(1) as f64)
+                })
+                .collect();
+            let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
+            let _ = writeln!(text, "  {name:<11} {parts}");
+        }
+        for (name, map) in [("router", &self.router), ("side-stream", &self.sidestream)] {
+            let parts: Vec<String> =
+                map.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            let _ = writeln!(text, "  {name:<11} {}", parts.join(", "));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATS: &str = "wasmcustom.warmpath.router.decision.warm: 3\n\
+        wasmcustom.warmpath.router.decision.cold: 1\n\
+        wasmcustom.warmpath.router.degrade.stale_map: 0\n\
+        wasmcustom.warmpath.router.refused.zone_missing: 2\n\
+        wasmcustom.warmpath.router.map_fresh: 1\n\
+        wasmcustom.warmpath.router.decide_us: P0(nan,1) P25(nan,2)\n\
+        wasmcustom.warmpath.sidestream.synced: 1\n\
+        cluster.x.y: 5\nnonsense\n: \n";
+
+    #[test]
+    fn the_filters_metrics_are_sorted_by_what_they_say() {
+        let text = Envoy::parse(STATS).text();
+        assert!(text.starts_with("the map is fresh\n"), "{text}");
+        assert!(text.contains("decisions   cold 1 (25.0 %), warm 3 (75.0 %)"), "{text}");
+        assert!(text.contains("degrades    none"), "{text}");
+        assert!(text.contains("refusals    zone_missing 2 (100.0 %)"), "{text}");
+        assert!(text.contains("side-stream synced 1"), "{text}");
+        assert!(!text.contains("decide_us"), "{text}");
+        let stale = Envoy::parse(&STATS.replace("map_fresh: 1", "map_fresh: 0")).text();
+        assert!(stale.starts_with("the map is stale though"), "{stale}");
+        assert!(Envoy::parse("").text().contains("not loaded"));
+    }
+
+    #[test]
+    fn replicas_stand_in_columns() {
+        let status: Relay = serde_json::from_value(json!({
+            "streams": 0, "streams_opened": 3, "new": true,
+            "replicas": [
+                {"endpoint": "10.0.0.1:8000", "rank": null, "pool": "p", "state": "READY",
+                 "hears_events": true, "held_engine_blocks": 12, "kv_usage": 0.25,
+                 "requests_waiting": 1, "requests_running": 2},
+                {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY"}
+            ]
+        }))
+        .unwrap();
+        let text = status.text();
+        assert!(text.contains("  10.0.0.1:8000         p     ready  heard   12"), "{text}");
+        assert!(text.contains("25 %"), "{text}");
+        assert!(text.contains("No Envoy follows this relay"), "{text}");
+        assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn who_does_not_answer_is_named() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = http::get(&format!("http://{free}/"), "/status").await.unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.contains(&format!("http://{free}/status can't be reached")), "{text}");
+        let error = http::get("https://x", "/").await.unwrap_err();
+        assert!(error.to_string().contains("only http://"), "{error}");
+    }
+}
