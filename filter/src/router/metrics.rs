@@ -13,6 +13,9 @@ pub(super) struct Metrics {
     spilled: Counter,
     prompt_tokens: Counter,
     expected_cached_tokens: Counter,
+    memo_hit_tokens: Counter,
+    memo_miss_tokens: Counter,
+    pub(super) memo_bytes: Gauge,
     pub(super) host_errors: Counter,
     pub(super) models_refused: Counter,
     pub(super) map_fresh: Gauge,
@@ -36,6 +39,9 @@ impl Metrics {
             spilled: counter("spilled"),
             prompt_tokens: counter("prompt_tokens"),
             expected_cached_tokens: counter("expected_cached_tokens"),
+            memo_hit_tokens: counter("memo_hit_tokens"),
+            memo_miss_tokens: counter("memo_miss_tokens"),
+            memo_bytes: gauge("memo_bytes"),
             host_errors: counter("host_errors"),
             models_refused: counter("models_refused"),
             map_fresh: gauge("map_fresh"),
@@ -55,6 +61,16 @@ impl Metrics {
         }
         self.prompt_tokens.add(u64::from(route.prompt_tokens));
         self.expected_cached_tokens.add(u64::from(route.cached_tokens));
+    }
+
+    /// Tokens of a prompt that the memo knew, and those that were tokenized.
+    pub(super) fn memo(&self, (hits, misses): (u64, u64)) {
+        if hits > 0 {
+            self.memo_hit_tokens.add(hits);
+        }
+        if misses > 0 {
+            self.memo_miss_tokens.add(misses);
+        }
     }
 
     pub(super) fn refused(&self, refusal: &Refusal) {
