@@ -154,6 +154,7 @@ impl<D: Data> Dispatch<D> {
             }
         }
         self.metrics.models.set(prompts.ready() as u64);
+        self.metrics.memo_bytes.set(prompts.memo_bytes() as u64);
         self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
         self.metrics.replicas.set(self.view.world.replicas.len() as u64);
     }
@@ -170,6 +171,7 @@ impl<D: Data> Dispatch<D> {
         let policy = &self.config.policy;
         let generation = self.view.look(&self.map.0, now_ms, policy.stale_after_ms);
         let read = self.read(asked, now_ms);
+        self.metrics.memo(read.memo);
         let model = read.model.as_deref().map(|requested| {
             self.view.model(requested).map_or(requested, |(known, _)| known.model.name.as_str())
         });

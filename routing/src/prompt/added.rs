@@ -76,7 +76,7 @@ impl AddedTokens {
                 *place = true;
             }
         }
-        let certain = certain(&tokens);
+        let certain = certain(&tokens, &first);
         let few = Few::of(&first);
         Self { tokens, certain, first, few }
     }
@@ -145,14 +145,17 @@ impl AddedTokens {
 
 /// Whether each token's match never depends on what follows it. Another token that holds it with
 /// more after it could win once more is seen.
-fn certain(tokens: &[AddedToken]) -> Vec<bool> {
+fn certain(tokens: &[AddedToken], first: &[bool; 256]) -> Vec<bool> {
     let place =
         |content: &str| tokens.binary_search_by(|token| token.content.as_str().cmp(content)).ok();
     let lengths: BTreeSet<usize> = tokens.iter().map(|token| token.content.len()).collect();
     let mut certain: Vec<bool> = tokens.iter().map(|token| !token.rstrip).collect();
     for holder in tokens {
         let content = holder.content.as_str();
-        for start in 0..content.len() {
+        for (start, byte) in content.bytes().enumerate() {
+            if first.get(usize::from(byte)) != Some(&true) {
+                continue;
+            }
             for length in lengths.range(..content.len() - start) {
                 let Some(inner) = content.get(start..start + length) else { continue };
                 if let Some(place) = place(inner).and_then(|place| certain.get_mut(place)) {
