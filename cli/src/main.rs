@@ -3,6 +3,7 @@
 
 mod check;
 mod engine;
+mod events;
 mod explain;
 mod http;
 mod prompt;
@@ -29,6 +30,8 @@ enum Command {
     Prompt(prompt::Args),
     /// Check Envoy's and Istio's configuration: residency proved, every known trap found
     Check(check::Args),
+    /// Listen in on an engine: its KV events decoded, and the prefixes that they lead to
+    Events(events::Args),
     /// Decide a request on a dumped state, and show what each replica would have cost
     Explain(explain::Args),
     /// Show what the relay and the filter say of themselves
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
         Command::Check(args) => Ok(check::run(&args)),
+        Command::Events(args) => events::run(args),
         Command::Explain(args) => explain::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Engine(args) => engine::run(args),

@@ -45,6 +45,8 @@ pub(crate) struct Args {
 enum ApiName {
     Chat,
     Completions,
+    Responses,
+    Messages,
 }
 
 impl From<ApiName> for Api {
@@ -52,6 +54,8 @@ impl From<ApiName> for Api {
         match name {
             ApiName::Chat => Self::Chat,
             ApiName::Completions => Self::Completions,
+            ApiName::Responses => Self::Responses,
+            ApiName::Messages => Self::Messages,
         }
     }
 }
@@ -188,6 +192,8 @@ fn api_name(api: Api) -> &'static str {
     match api {
         Api::Chat => "chat",
         Api::Completions => "completions",
+        Api::Responses => "responses",
+        Api::Messages => "messages",
     }
 }
 

@@ -3,6 +3,7 @@
 //! Keys can't be removed there, so all of them come from a fixed set, and a reused one is told
 //! apart by what its value says (generations, ids).
 
+use warmpath_routing::ledger::Board;
 use warmpath_routing::prefix_map::Store;
 
 use crate::host::{self, HostError};
@@ -46,6 +47,12 @@ pub fn artefact_key(place: u32) -> [u8; 6] {
     [b'w', b'p', b'/', b'a', high, low]
 }
 
+/// Key of the place where a worker writes its ledger.
+pub fn ledger_key(place: u32) -> [u8; 6] {
+    let [high, low] = hex(place as u8);
+    [b'w', b'p', b'/', b'w', high, low]
+}
+
 /// Key of a bucket of the prefix map.
 pub fn bucket_key(bucket: u32) -> [u8; 12] {
     let mut key = *b"wp/b00000000";
@@ -73,6 +80,19 @@ pub trait Data {
     /// # Errors
     /// The host's.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError>;
+
+    /// A value and its version, which is never 0; `None` if it was never set.
+    ///
+    /// # Errors
+    /// The host's.
+    fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError>;
+
+    /// Replaces a value if it still has this version; says whether it did. Version 0 replaces
+    /// whatever is there.
+    ///
+    /// # Errors
+    /// The host's.
+    fn set_if(&mut self, key: &[u8], value: &[u8], version: u32) -> Result<bool, HostError>;
 }
 
 /// Envoy's own.
@@ -86,6 +106,30 @@ impl Data for Envoy {
 
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError> {
         host::set_shared(key, value)
+    }
+
+    fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        host::shared_versioned(key)
+    }
+
+    fn set_if(&mut self, key: &[u8], value: &[u8], version: u32) -> Result<bool, HostError> {
+        host::set_shared_if(key, value, version)
+    }
+}
+
+/// The workers' ledgers in it.
+#[derive(Debug)]
+pub struct Ledgers<'a, D>(pub &'a mut D);
+
+impl<D: Data> Board for Ledgers<'_, D> {
+    type Error = HostError;
+
+    fn read(&self, place: u32) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        self.0.get_versioned(&ledger_key(place))
+    }
+
+    fn write(&mut self, place: u32, bytes: &[u8], version: u32) -> Result<bool, HostError> {
+        self.0.set_if(&ledger_key(place), bytes, version)
     }
 }
 
@@ -113,6 +157,14 @@ impl<D: Data> Data for &mut D {
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError> {
         (**self).set(key, value)
     }
+
+    fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        (**self).get_versioned(key)
+    }
+
+    fn set_if(&mut self, key: &[u8], value: &[u8], version: u32) -> Result<bool, HostError> {
+        (**self).set_if(key, value, version)
+    }
 }
 
 /// Shared data for tests.
@@ -130,6 +182,15 @@ impl Data for Memory {
         self.0.insert(key.to_vec(), value.to_vec());
         Ok(())
     }
+
+    // Tests have one thread, so that nothing comes between reading and writing.
+    fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+        Ok(self.0.get(key).map(|value| (value.clone(), 1)))
+    }
+
+    fn set_if(&mut self, key: &[u8], value: &[u8], _: u32) -> Result<bool, HostError> {
+        self.set(key, value).map(|()| true)
+    }
 }
 
 #[cfg(test)]
@@ -140,5 +201,6 @@ mod tests {
     fn keys_are_short_and_differ() {
         assert_eq!(&bucket_key(0x0001_23ef), b"wp/b000123ef");
         assert_eq!(&artefact_key(0x1a), b"wp/a1a");
+        assert_eq!(&ledger_key(0xff), b"wp/wff");
     }
 }

@@ -6,10 +6,17 @@
 
 pub mod cost;
 pub mod decision;
+pub mod drift;
 pub mod fingerprint;
+pub mod health;
+pub mod learn;
+pub mod ledger;
 pub mod policy;
 pub mod prefix_map;
 pub mod prompt;
+pub mod recent;
 pub mod ring;
 pub mod state;
+pub mod usage;
 pub mod view;
+pub mod zone_source;

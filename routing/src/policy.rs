@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::cost::CostModel;
+use crate::health::Ejection;
+pub use crate::zone_source::ZoneSource;
 
 /// The configuration of the router.
 #[derive(Clone, Debug, Deserialize)]
@@ -17,7 +19,7 @@ pub struct Policy {
     pub region: String,
     /// All regions, by name.
     pub regions: BTreeMap<String, Region>,
-    /// All pools, by the name of their Envoy cluster.
+    /// All pools, by the name under which the relay files replicas.
     pub pools: BTreeMap<String, Pool>,
     /// Residency rules, by name.
     pub zones: BTreeMap<String, Zone>,
@@ -30,6 +32,12 @@ pub struct Policy {
     /// Where cold prefixes go.
     #[serde(default)]
     pub ring: Ring,
+    /// When a replica that fails is left alone.
+    #[serde(default)]
+    pub ejection: Ejection,
+    /// How many tokens may be in prefill at one replica.
+    #[serde(default)]
+    pub admission: Admission,
     /// How many tokens of a prompt are fingerprinted.
     #[serde(default = "defaults::prefix_tokens")]
     pub prefix_tokens: usize,
@@ -56,9 +64,13 @@ pub struct Region {
     /// Network round trip from this gateway, in milliseconds.
     #[serde(default)]
     pub rtt_ms: f64,
+    /// The region's share of new prefixes, against the weights of a zone's other regions: 90 and
+    /// 10 keep a standby from being quite cold. Where no region has one, they go to the cheapest.
+    #[serde(default)]
+    pub weight: f64,
 }
 
-/// The replicas of one model in one region: one Envoy cluster.
+/// The replicas of one model in one region.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
@@ -84,26 +96,28 @@ pub struct Zone {
     /// Operators that may not see a request of this zone, wherever their hardware stands.
     #[serde(default)]
     pub forbidden_operators: Vec<String>,
-    /// Per pool, the Envoy cluster to name when that pool is the first choice: an aggregate of
-    /// this zone's pools only, that one first.
+    /// Per pool, the Envoy cluster to name when that pool is the first choice: a cluster of this
+    /// zone's hosts only, that pool's at priority 0.
     pub clusters: BTreeMap<String, String>,
 }
 
-/// Where a request's zone is read, and what happens without one.
+/// How many tokens may be in prefill at one replica.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ZoneSource {
-    /// A request header that the gateway itself sets; Envoy has to strip the client's own.
-    #[serde(default = "defaults::zone_header")]
+#[serde(deny_unknown_fields, default)]
+pub struct Admission {
+    /// Tokens to be computed that this gateway has under way at a replica, above which it is full;
+    /// 0 for any number. A single prompt is taken however long it is.
+    pub cold_tokens: u32,
+    /// The share of it that batch requests may fill, 0 to 1.
+    pub batch_share: f64,
+    /// The request header that tells batch from interactive requests: by the value `batch`. The
+    /// gateway sets it, or clients are trusted to be modest.
     pub header: String,
-    /// The zone of requests that have none. Without it they are refused.
-    #[serde(default)]
-    pub default: Option<String>,
 }
 
-impl Default for ZoneSource {
+impl Default for Admission {
     fn default() -> Self {
-        Self { header: defaults::zone_header(), default: None }
+        Self { cold_tokens: 131_072, batch_share: 0.5, header: "x-warmpath-priority".into() }
     }
 }
 
@@ -130,16 +144,13 @@ mod defaults {
         8192
     }
     pub(super) fn max_body_bytes() -> usize {
-        4 << 20
+        1 << 20
     }
     pub(super) fn stale_after_ms() -> u64 {
         3000
     }
     pub(super) fn endpoints() -> usize {
         4
-    }
-    pub(super) fn zone_header() -> String {
-        "x-warmpath-zone".into()
     }
 }
 
@@ -161,6 +172,12 @@ pub enum PolicyError {
         name: String,
         /// Where it would have to be defined.
         under: &'static str,
+    },
+    /// A source that can never say anything.
+    #[error("zone_source.from[{at}]: can't be read, as a name in it is empty or missing")]
+    VoidSource {
+        /// Its place.
+        at: usize,
     },
     /// A rule that says nothing would let everything through.
     #[error(
@@ -256,6 +273,15 @@ impl Policy {
             let field = "zone_source.default".into();
             return Err(PolicyError::Unknown { field, name: name.clone(), under: "zones" });
         }
+        if let Some(at) = self.zone_source.void() {
+            return Err(PolicyError::VoidSource { at });
+        }
+        for (at, name) in self.zone_source.named() {
+            if !self.zones.contains_key(name) {
+                let field = format!("zone_source.from[{at}]");
+                return Err(PolicyError::Unknown { field, name: name.clone(), under: "zones" });
+            }
+        }
         for (zone, rule) in &self.zones {
             self.check_zone(zone, rule)?;
         }
@@ -308,19 +334,23 @@ impl Policy {
                 Err(PolicyError::Range { field, value, expected })
             }
         };
-        let time = "0 to 3600000 ms";
-        range("cost.prefill_base_ms", self.cost.prefill_base_ms, 0.0, 3.6e6, time)?;
-        range(
-            "cost.prefill_ms_per_1k_tokens",
-            self.cost.prefill_ms_per_1k_tokens,
-            0.0,
-            3.6e6,
-            time,
-        )?;
-        range("cost.queued_ms", self.cost.queued_ms, 0.0, 3.6e6, time)?;
-        range("cost.running_ms", self.cost.running_ms, 0.0, 3.6e6, time)?;
-        range("cost.tie_ms", self.cost.tie_ms, 0.0, 3.6e6, time)?;
+        let cost = &self.cost;
+        for (field, value) in [
+            ("cost.prefill_base_ms", cost.prefill_base_ms),
+            ("cost.prefill_ms_per_1k_tokens", cost.prefill_ms_per_1k_tokens),
+            ("cost.prefill_ms_per_1m_pairs", cost.prefill_ms_per_1m_pairs),
+            ("cost.queued_ms", cost.queued_ms),
+            ("cost.running_ms", cost.running_ms),
+            ("cost.tie_ms", cost.tie_ms),
+            ("cost.abroad_ms_per_mb", cost.abroad_ms_per_mb),
+            ("ejection.base_ms", self.ejection.base_ms as f64),
+            ("ejection.most_ms", self.ejection.most_ms as f64),
+        ] {
+            range(field, value, 0.0, 3.6e6, "0 to 3600000 ms")?;
+        }
+        range("admission.batch_share", self.admission.batch_share, 0.0, 1.0, "0 to 1")?;
         for region in self.regions.values() {
+            range("regions.*.weight", region.weight, 0.0, 1e6, "0 to 1000000")?;
             range("regions.*.rtt_ms", region.rtt_ms, 0.0, 60_000.0, "0 to 60000 ms")?;
         }
         range("ring.load_factor", self.ring.load_factor, 1.0, 100.0, "1 to 100")?;
@@ -395,6 +425,15 @@ pub(crate) mod tests {
                 "zones.eu.clusters.demo-us-east: region \"us-east\" lies outside the zone",
             ),
             ("/zone_source", json!({"default": "x"}), "zone_source.default: \"x\""),
+            ("/zone_source", json!({"from": [{"header": ""}]}), "zone_source.from[0]: can't be"),
+            (
+                "/zone_source",
+                json!({"from": [{"header": "x"}, {"host": {"a.example": "mars"}}]}),
+                "zone_source.from[1]: \"mars\" is not defined under zones",
+            ),
+            ("/admission", json!({"batch_share": 2}), "admission.batch_share: 2 is out of range"),
+            ("/cost", json!({"abroad_ms_per_mb": -1}), "cost.abroad_ms_per_mb: -1 is out of"),
+            ("/regions/us-east", json!({"jurisdiction": "US", "weight": -1}), "regions.*.weight"),
             ("/ring", json!({"load_factor": 0.5}), "ring.load_factor: 0.5 is out of range"),
             ("/prefix_tokens", json!(0), "prefix_tokens: 0 is out of range"),
             ("/zones", json!({}), "zones: must not be empty"),
@@ -415,6 +454,7 @@ pub(crate) mod tests {
             jurisdiction: jurisdiction.into(),
             operator: operator.into(),
             rtt_ms: 0.0,
+            weight: 0.0,
         };
         assert!(zone.admits("fra", &region("EU", "acme")));
         assert!(!zone.admits("fra", &region("EU", "hyperscaler")));

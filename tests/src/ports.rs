@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use anyhow::Context;
 
 /// Ports as the quick start's files name them, mapped to those in use.
 #[derive(Clone, Debug)]
@@ -22,22 +25,44 @@ impl Ports {
         Self(Self::all().map(|port| (port, port)).collect())
     }
 
-    /// Free ports. Another process could take one before it is used; nothing here does.
+    /// Free ports below those that the system gives to outgoing connections, so that none of these
+    /// takes one before it is used. Each call in a process has ports of its own.
     ///
     /// # Errors
     /// None is free.
     pub fn free() -> anyhow::Result<Self> {
-        // All are held until the last is known, so that no two are the same.
-        let held: Vec<(u16, TcpListener)> = Self::all()
-            .map(|port| Ok((port, TcpListener::bind("127.0.0.1:0")?)))
-            .collect::<anyhow::Result<_>>()?;
-        let local = |l: &TcpListener| -> anyhow::Result<u16> { Ok(l.local_addr()?.port()) };
-        held.iter().map(|(port, l)| Ok((*port, local(l)?))).collect::<anyhow::Result<_>>().map(Self)
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        const FIRST: u16 = 20_000;
+        const COUNT: u16 = 12_000;
+        let start = (std::process::id() % u32::from(COUNT)) as u16;
+        let mut candidates = std::iter::repeat_with(|| {
+            FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT
+        })
+        .take(usize::from(COUNT))
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        Self::all()
+            .map(|port| Ok((port, candidates.next().context("no free port")?)))
+            .collect::<anyhow::Result<_>>()
+            .map(Self)
+    }
+
+    /// An error that names the first port which something else listens on.
+    ///
+    /// # Errors
+    /// A port is taken.
+    pub fn check_free(&self, engines: bool) -> anyhow::Result<()> {
+        let engine = |port: &u16| ENGINE.iter().any(|first| (*first..*first + 4).contains(port));
+        for (_, port) in self.0.iter().filter(|(name, _)| engines || !engine(name)) {
+            TcpListener::bind(("127.0.0.1", *port)).with_context(|| {
+                format!("port {port} is taken: is another quick start running? End it first")
+            })?;
+        }
+        Ok(())
     }
 
     /// The text with the quick start's ports replaced.
     pub fn apply(&self, text: &str) -> String {
-        // The system's free ports lie above 32768, so that none of them is replaced again.
+        // Free ports lie above the files' own, so that none of them is replaced again.
         self.0.iter().fold(text.to_owned(), |text, (from, to)| {
             replace_number(&text, &from.to_string(), &to.to_string())
         })

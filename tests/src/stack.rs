@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -43,6 +45,8 @@ pub struct Options {
     pub envoy_edits: Vec<(String, String)>,
     /// Engines to start; without, something else answers on their ports.
     pub engines: bool,
+    /// Set from elsewhere to give up starting.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Options {
@@ -60,6 +64,7 @@ impl Options {
             relay_edits: Vec::new(),
             envoy_edits: Vec::new(),
             engines: true,
+            stop: Arc::default(),
         })
     }
 }
@@ -80,6 +85,7 @@ impl Stack {
     /// # Errors
     /// A part ended or did not get ready; its output is in the error.
     pub fn start(options: Options) -> anyhow::Result<Self> {
+        options.ports.check_free(options.engines)?;
         let dir = tempfile::Builder::new().prefix("warmpath-").tempdir()?;
         let mut stack = Self { options, dir, engines: Vec::new(), relay: None, envoy: None };
         if stack.options.engines {
@@ -134,7 +140,7 @@ impl Stack {
         let mut process =
             Process::start(&format!("engine-{engine}"), self.dir.path(), &mut command)?;
         let client = Client::new(http);
-        wait(&format!("engine {engine}"), Some(&mut process), || {
+        self.wait(&format!("engine {engine}"), &mut [&mut process], || {
             Ok(client.get("eu", "/health").is_ok_and(|answer| answer.status == 200))
         })?;
         *self.engines.get_mut(engine).context("no such engine")? = Some(process);
@@ -148,15 +154,20 @@ impl Stack {
         }
     }
 
-    /// Starts the relay, which must not be running.
+    /// Starts the relay, which must not be running, and waits until it answers.
     ///
     /// # Errors
-    /// It can't be started.
+    /// It ended, or did not answer in time.
     pub fn start_relay(&mut self) -> anyhow::Result<()> {
         let config = self.write("quickstart.relay.yaml", &self.options.relay_edits)?;
         let mut command = Command::new(&self.options.tools.warmpath);
         command.args(["relay".as_ref(), "--config".as_ref(), config.as_os_str()]);
-        self.relay = Some(Process::start("relay", self.dir.path(), &mut command)?);
+        let mut process = Process::start("relay", self.dir.path(), &mut command)?;
+        let admin = Client::new(self.options.ports.relay_admin());
+        self.wait("the relay", &mut [&mut process], || {
+            Ok(admin.get("", "/healthz").is_ok_and(|answer| answer.status == 200))
+        })?;
+        self.relay = Some(process);
         Ok(())
     }
 
@@ -183,7 +194,7 @@ impl Stack {
             .current_dir(repository());
         let mut process = Process::start("envoy", self.dir.path(), &mut command)?;
         let admin = Client::new(self.options.ports.admin());
-        wait("Envoy", Some(&mut process), || {
+        self.wait("Envoy", &mut [&mut process], || {
             Ok(admin.get("", "/ready").is_ok_and(|answer| answer.status == 200))
         })?;
         self.envoy = Some(process);
@@ -196,7 +207,10 @@ impl Stack {
     /// They do not in time.
     pub fn wait_fresh(&mut self) -> anyhow::Result<()> {
         let client = self.client();
-        wait("a fresh prefix map", self.envoy.as_mut(), || {
+        let mut relay = self.relay.take();
+        let mut envoy = self.envoy.take();
+        let mut parts: Vec<&mut Process> = relay.iter_mut().chain(envoy.iter_mut()).collect();
+        let ready = self.wait("a fresh prefix map", &mut parts, || {
             // Every worker has a view of its own: several connections ask several workers.
             for _ in 0..8 {
                 let body = br#"{"model":"demo","max_tokens":1,"prompt":"ready?"}"#;
@@ -209,7 +223,9 @@ impl Stack {
                 }
             }
             Ok(true)
-        })
+        });
+        (self.relay, self.envoy) = (relay, envoy);
+        ready
     }
 
     /// A statistic of Envoy's by its full name; 0 if it does not exist (yet).
@@ -250,6 +266,34 @@ impl Stack {
         Ok(lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
     }
 
+    /// Waits for a condition, watching the processes that have to bring it about.
+    fn wait(
+        &self,
+        what: &str,
+        processes: &mut [&mut Process],
+        mut ready: impl FnMut() -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        loop {
+            if self.options.stop.load(Ordering::Relaxed) {
+                bail!("stopped while {what} was starting");
+            }
+            let done = ready()?;
+            // Also of a process that seems ready: another one may be answering on its port.
+            for process in &mut *processes {
+                process.check()?;
+            }
+            if done {
+                return Ok(());
+            }
+            if start.elapsed() > Duration::from_mins(1) {
+                let output: String = processes.iter().map(|process| process.output()).collect();
+                bail!("{what} was not ready within 60 s:\n{output}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Puts one of the quick start's files into the stack's folder, ports and paths changed.
     fn write(&self, name: &str, edits: &[(String, String)]) -> anyhow::Result<PathBuf> {
         let text = match &self.options.relay_config {
@@ -275,26 +319,6 @@ impl Stack {
         std::fs::write(&path, text)?;
         Ok(path)
     }
-}
-
-/// Waits for a condition, watching the process that has to bring it about.
-fn wait(
-    what: &str,
-    mut process: Option<&mut Process>,
-    mut ready: impl FnMut() -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
-    let start = Instant::now();
-    while !ready()? {
-        if let Some(process) = &mut process {
-            process.check()?;
-        }
-        if start.elapsed() > Duration::from_mins(1) {
-            let output = process.map(|process| process.output()).unwrap_or_default();
-            bail!("{what} was not ready within 60 s:\n{output}");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// Waits up to 10 s until something holds: what engines do takes a moment to reach Envoy.

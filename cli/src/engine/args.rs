@@ -53,8 +53,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     pub(super) data_parallel_rank: u32,
 
-    /// Where to publish KV events: tcp://*:PORT binds, tcp://HOST:PORT connects; the rank is added
-    /// to the port; empty for none
+    /// Where to publish KV events: tcp://*:PORT binds (on --host), tcp://HOST:PORT connects; the
+    /// rank is added to the port; empty for none
     #[arg(long, value_name = "ENDPOINT", default_value = "tcp://*:5557")]
     pub(super) kv_events_endpoint: String,
     /// Where to replay past KV events on demand, bound like that; empty for none

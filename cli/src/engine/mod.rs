@@ -160,6 +160,7 @@ fn publisher_config(args: &Options, rank: u32) -> anyhow::Result<Option<Config>>
     };
     let Some(endpoint) = place(&args.kv_events_endpoint)? else { return Ok(None) };
     Ok(Some(Config {
+        host: args.host.clone(),
         endpoint,
         replay_endpoint: place(&args.kv_events_replay_endpoint)?,
         topic: args.kv_events_topic.clone(),

@@ -33,6 +33,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 /// Where and how to publish.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
+    /// What `*` stands for: the API's own address, where vLLM takes every interface.
+    pub(crate) host: String,
     /// `tcp://*:PORT` binds, `tcp://HOST:PORT` connects.
     pub(crate) endpoint: String,
     /// Always bound.
@@ -66,7 +68,7 @@ impl Publisher {
         let (queue, batches) = mpsc::channel(QUEUE);
         let mut socket = PubSocket::new();
         let endpoint = if binds(&config.endpoint) {
-            let endpoint = bind(&mut socket, &config.endpoint).await?;
+            let endpoint = bind(&mut socket, &config.endpoint, &config.host).await?;
             tokio::spawn(publish(socket, topic.clone(), batches));
             endpoint
         } else {
@@ -81,7 +83,7 @@ impl Publisher {
         let replay_endpoint = match &config.replay_endpoint {
             Some(address) => {
                 let mut socket = RouterSocket::new();
-                let endpoint = bind(&mut socket, address).await?;
+                let endpoint = bind(&mut socket, address, &config.host).await?;
                 let (send, receive) = socket.split();
                 let topic = (config.form == Form::Map).then_some(topic);
                 let replay = Replay { send, topic, buffer: Arc::clone(&buffer) };
@@ -118,8 +120,8 @@ fn binds(endpoint: &str) -> bool {
 }
 
 /// Binds, and gives the endpoint back with the port that it got.
-async fn bind(socket: &mut impl Socket, endpoint: &str) -> anyhow::Result<String> {
-    let address = endpoint.replace("//*:", "//0.0.0.0:");
+async fn bind(socket: &mut impl Socket, endpoint: &str, host: &str) -> anyhow::Result<String> {
+    let address = endpoint.replace("//*:", &format!("//{host}:"));
     let bound = socket
         .bind(&address)
         .await

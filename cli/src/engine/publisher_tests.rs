@@ -10,6 +10,7 @@ use super::publisher::{Config, Publisher, offset_port};
 
 fn config(endpoint: &str, form: Form) -> Config {
     Config {
+        host: "127.0.0.1".to_owned(),
         endpoint: endpoint.to_owned(),
         replay_endpoint: Some("tcp://*:0".to_owned()),
         topic: "kv".to_owned(),

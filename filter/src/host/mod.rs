@@ -43,6 +43,7 @@ impl std::error::Error for HostError {}
 pub type Result<T> = std::result::Result<T, HostError>;
 
 const NOT_FOUND: u32 = types::Status::NotFound as u32;
+const CAS_MISMATCH: u32 = types::Status::CasMismatch as u32;
 
 fn named<T>(call: &'static str, result: std::result::Result<T, u32>) -> Result<T> {
     result.map_err(|status| HostError { call, status })
@@ -93,6 +94,16 @@ pub fn configuration() -> Result<Vec<u8>> {
 pub fn request_body(most: usize) -> Result<Vec<u8>> {
     let kind = types::BufferType::HttpRequestBody as u32;
     found("get_buffer(request body)", raw::buffer(kind, 0, most)).map(Option::unwrap_or_default)
+}
+
+/// A part of the response body that passes just now.
+///
+/// # Errors
+/// The host's.
+pub fn response_body(start: usize, most: usize) -> Result<Vec<u8>> {
+    let kind = types::BufferType::HttpResponseBody as u32;
+    found("get_buffer(response body)", raw::buffer(kind, start, most))
+        .map(Option::unwrap_or_default)
 }
 
 /// Which message's headers.
@@ -150,6 +161,15 @@ pub fn property(path: &[&str]) -> Result<Option<Vec<u8>>> {
     found("get_property", raw::property(path.join("\0").as_bytes()))
 }
 
+/// A property that is a whole number.
+///
+/// # Errors
+/// The host's.
+pub fn number(path: &[&str]) -> Result<Option<u64>> {
+    let bytes = property(path)?;
+    Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
+}
+
 /// Writes a property of the stream; Envoy's filter state has it as `wasm.<name>`.
 ///
 /// # Errors
@@ -163,7 +183,20 @@ pub fn set_property(name: &str, value: &str) -> Result<()> {
 /// # Errors
 /// The host's.
 pub fn shared(key: &[u8]) -> Result<Option<Vec<u8>>> {
-    found("get_shared_data", raw::shared(key))
+    named("get_shared_data", raw::shared(key).map(|(value, _)| value).or_else(none_if_not_found))
+}
+
+/// A value of shared data (empty, if it was set so) with its version; `None` if it was never set.
+///
+/// # Errors
+/// The host's.
+pub fn shared_versioned(key: &[u8]) -> Result<Option<(Vec<u8>, u32)>> {
+    let value = raw::shared(key).map(|(value, version)| Some((value.unwrap_or_default(), version)));
+    named("get_shared_data", value.or_else(none_if_not_found))
+}
+
+fn none_if_not_found<T>(status: u32) -> std::result::Result<Option<T>, u32> {
+    if status == NOT_FOUND { Ok(None) } else { Err(status) }
 }
 
 /// Sets a value of shared data whatever it was.
@@ -171,7 +204,19 @@ pub fn shared(key: &[u8]) -> Result<Option<Vec<u8>>> {
 /// # Errors
 /// The host's.
 pub fn set_shared(key: &[u8], value: &[u8]) -> Result<()> {
-    named("set_shared_data", raw::set_shared(key, value))
+    named("set_shared_data", raw::set_shared(key, value, 0))
+}
+
+/// Sets a value of shared data if it still has this version; says whether it did. Version 0
+/// overwrites whatever is there.
+///
+/// # Errors
+/// The host's.
+pub fn set_shared_if(key: &[u8], value: &[u8], version: u32) -> Result<bool> {
+    match raw::set_shared(key, value, version) {
+        Err(CAS_MISMATCH) => Ok(false),
+        other => named("set_shared_data", other).map(|()| true),
+    }
 }
 
 /// Answers the request in the upstream's place. `details` is for the access log.

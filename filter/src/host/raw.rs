@@ -136,15 +136,20 @@ pub(super) fn set_property(path: &[u8], value: &[u8]) -> Result<(), Status> {
     done(unsafe { proxy_set_property(path.as_ptr(), path.len(), value.as_ptr(), value.len()) })
 }
 
-pub(super) fn shared(key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
+/// A value and its version, which is never 0.
+pub(super) fn shared(key: &[u8]) -> Result<(Option<Vec<u8>>, u32), Status> {
     let mut cas = 0;
-    bytes(|data, size| unsafe {
+    let value = bytes(|data, size| unsafe {
         proxy_get_shared_data(key.as_ptr(), key.len(), data, size, &raw mut cas)
-    })
+    })?;
+    Ok((value, cas))
 }
 
-pub(super) fn set_shared(key: &[u8], value: &[u8]) -> Result<(), Status> {
-    done(unsafe { proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), 0) })
+/// Version 0 overwrites whatever is there.
+pub(super) fn set_shared(key: &[u8], value: &[u8], version: u32) -> Result<(), Status> {
+    done(unsafe {
+        proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), version)
+    })
 }
 
 pub(super) fn respond(

@@ -5,17 +5,22 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide};
+use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Layout, Lookup, Matches, find};
 use warmpath_routing::view::World;
 
+use super::feedback::Feedback;
+use super::here::Here;
 use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
+use super::ticket::{Answer, Ticket};
 use super::view::View;
 use crate::config;
 use crate::shared::{Data, Map};
 use warmpath_routing::prompt::Api;
+use warmpath_routing::usage::Usage;
 
 /// How much of an unread body tells requests apart, in bytes.
 const AFFINITY_BYTES: usize = 2_048;
@@ -28,6 +33,8 @@ pub(super) struct Asked<'a> {
     /// Without the query.
     pub(super) path: &'a str,
     pub(super) body: Body<'a>,
+    /// It can wait for others.
+    pub(super) batch: bool,
 }
 
 /// How much of the body there is.
@@ -42,14 +49,14 @@ pub(super) enum Body<'a> {
 }
 
 /// What Envoy has to be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decided {
     Route(Told),
     Refuse(Refusal),
 }
 
 /// A route in Envoy's terms.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Told {
     pub(super) cluster: String,
     /// `ip:port`, comma between them, best first; empty where Envoy has to choose.
@@ -57,9 +64,11 @@ pub(super) struct Told {
     pub(super) rank: Option<u32>,
     /// For Envoy's own choice, where it has one.
     pub(super) hash: String,
-    /// The first replica's slot, which has one more request in flight now.
+    /// The first replica's slot.
     pub(super) slot: Option<u16>,
     pub(super) explain: String,
+    /// To be given back by [`Dispatch::landed`]: until then the request counts as in flight.
+    pub(super) ticket: Ticket,
 }
 
 /// A worker's router, less the host.
@@ -67,14 +76,19 @@ pub(super) struct Dispatch<D> {
     config: config::Router,
     map: Map<D>,
     view: View,
+    here: Here,
+    feedback: Feedback,
     prompts: Rc<RefCell<Prompts>>,
     metrics: Metrics,
 }
 
 impl<D: Data> Dispatch<D> {
-    pub(super) fn new(config: config::Router, data: D) -> Self {
+    /// `id`: a random number, which names this worker's life.
+    pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
         Self {
             config,
+            here: Here::new(id),
+            feedback: Feedback::define(),
             map: Map(data),
             view: View::default(),
             prompts: Prompts::of_this_vm(),
@@ -97,17 +111,35 @@ impl<D: Data> Dispatch<D> {
     }
 
     #[cfg(test)]
+    pub(super) fn totals(&self, now_ms: u64) -> super::here::Totals {
+        self.here.totals(now_ms)
+    }
+
+    #[cfg(test)]
     pub(super) fn world(&self) -> &World {
         &self.view.world
     }
 
-    /// Reads what has changed in shared data, and loads at most one model.
+    /// Reads what has changed in shared data, hears the other workers, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
-        let data = &self.map.0;
-        if let Err(error) = self.view.refresh(data) {
+        match self.view.refresh(&self.map.0) {
+            Ok(false) => {}
+            Ok(true) => {
+                // Slots are others now.
+                self.here.recent.clear();
+                self.feedback.retain(&self.view.names);
+            }
+            Err(error) => {
+                self.metrics.host_errors.add(1);
+                log::error!("router: {error}");
+            }
+        }
+        if let Err(error) = self.here.exchange(&mut self.map.0, &mut self.view, now_ms) {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
         }
+        self.metrics.totals(self.here.totals(now_ms));
+        let data = &self.map.0;
         self.view.look(data, now_ms, self.config.policy.stale_after_ms);
         let mut prompts = self.prompts.borrow_mut();
         match prompts.load_one(&self.view, data, self.config.shell.memo_bytes) {
@@ -147,25 +179,118 @@ impl<D: Data> Dispatch<D> {
             degrade: read.degrade,
         };
         let buckets = Buckets { map: &self.map, generation };
-        let told = match decide(policy, &self.view.world, &ask, &buckets) {
+        let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
+        let (mut told, known) = match decide_with(policy, &self.view.world, &local, &ask, &buckets)
+        {
             Outcome::Refuse(refusal) => {
                 self.metrics.refused(&refusal);
                 return Decided::Refuse(refusal);
             }
             Outcome::Route(route) => {
                 self.metrics.routed(&route);
-                told(&route, &self.view.world)
+                let world = &self.view.world;
+                let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
+                let ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
+                (told(&route, &self.view.world, ticket), route.cached_tokens / 16)
             }
         };
-        if let Some(slot) = told.slot {
-            self.view.sent(slot);
+        if let (Some(slot), Some((_, name))) = (told.slot, told.ticket.named.first()) {
+            told.ticket.at = Some(*name);
+            self.here.sent(&mut self.view, *name, told.ticket.cold_tokens);
+            self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
         Decided::Route(told)
     }
 
-    /// A request that was sent to the replica has ended.
-    pub(super) fn landed(&mut self, slot: u16) {
-        self.view.landed(slot);
+    /// The headers of an answer have come: who served, and who failed before.
+    pub(super) fn answered(&mut self, ticket: &mut Ticket, answer: &Answer, now_ms: u64) {
+        let of_list = answer
+            .upstream
+            .as_ref()
+            .and_then(|upstream| ticket.named.iter().position(|(at, _)| at == upstream));
+        let overloaded = matches!(answer.status, 502..=504);
+        if answer.of_engine {
+            // Envoy takes the list from its start: those before the one that answered did not.
+            let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
+            self.failed(ticket, tried, now_ms);
+            if let Some((_, name)) = of_list.and_then(|at| ticket.named.get(at)) {
+                let name = *name;
+                if overloaded {
+                    self.fail_one(&ticket.named, name, now_ms);
+                } else {
+                    self.here.served(&self.view, name);
+                }
+            }
+            // Elsewhere than foreseen: it counts there from now on, and the forecast is void.
+            if of_list != Some(0) {
+                ticket.expected = None;
+                let name = answer.upstream.as_ref().and_then(|upstream| {
+                    let all = self.view.world.replicas.iter().zip(&self.view.names);
+                    all.filter(|(replica, _)| replica.endpoint == *upstream)
+                        .map(|(_, name)| *name)
+                        .next()
+                });
+                if let Some(name) = name.filter(|name| ticket.at.is_some_and(|at| at != *name)) {
+                    let cold_tokens = ticket.cold_tokens;
+                    self.landed(ticket);
+                    ticket.cold_tokens = cold_tokens;
+                    ticket.at = Some(name);
+                    self.here.sent(&mut self.view, name, cold_tokens);
+                }
+            }
+        } else if answer.upstream_failed {
+            self.failed(ticket, answer.attempts, now_ms);
+        }
+    }
+
+    fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: u64) {
+        for (_, name) in ticket.named.iter().take(first) {
+            self.fail_one(&ticket.named, *name, now_ms);
+        }
+    }
+
+    fn fail_one(&mut self, named: &[(String, u64)], name: u64, now_ms: u64) {
+        self.metrics.replica_failures.add(1);
+        let rule = &self.config.policy.ejection;
+        if self.here.failed(rule, &self.view, name, now_ms) {
+            self.metrics.ejections.add(1);
+            let endpoint = named.iter().find(|(_, at)| *at == name);
+            log::warn!(
+                "router: {} failed time after time and is left alone for a while",
+                endpoint.map_or("a replica", |(endpoint, _)| endpoint.as_str())
+            );
+        }
+    }
+
+    /// The first token has come, at `at_ns` where it tells of a stream's: the prompt is computed.
+    pub(super) fn first_token(&mut self, ticket: &mut Ticket, at_ns: Option<u64>) {
+        ticket.first_token_ns = at_ns;
+        let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
+        if let Some(name) = ticket.at.filter(|_| cold_tokens > 0) {
+            self.here.prefilled(&mut self.view, name, cold_tokens);
+        }
+    }
+
+    /// An answer has come to its end, and says this of its tokens.
+    pub(super) fn finished(&mut self, ticket: &Ticket, usage: Option<Usage>) {
+        if let Some((name, bits)) = self.feedback.usage(ticket, usage) {
+            self.here.drifts(name, bits);
+        }
+        self.feedback.timing(&self.config.policy.cost, ticket, usage);
+    }
+
+    /// A request has ended, one way or another.
+    pub(super) fn landed(&mut self, ticket: &mut Ticket) {
+        let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
+        if let Some(name) = ticket.at.take() {
+            self.here.prefilled(&mut self.view, name, cold_tokens);
+            self.here.landed(&mut self.view, name);
+        }
+    }
+
+    /// This worker's router goes away.
+    pub(super) fn leave(&mut self) {
+        self.here.leave(&mut self.map.0);
     }
 
     fn read(&self, asked: &Asked<'_>, now_ms: u64) -> Read {
@@ -184,22 +309,40 @@ impl<D: Data> Dispatch<D> {
     }
 }
 
-fn told(route: &Route<'_>, world: &World) -> Told {
-    let replica = |at: &usize| world.replicas.get(*at);
-    let first = route.replicas.first().and_then(replica);
-    let rank = first.and_then(|replica| replica.rank);
-    // A retry takes the next endpoint and can't change the rank: only those of the same rank are
-    // named, the rest is left to Envoy's own choice.
-    let named = route.replicas.iter().filter_map(replica).filter(|replica| replica.rank == rank);
-    let endpoints: Vec<&str> = named.map(|replica| replica.endpoint.as_str()).collect();
+fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
+    let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+    let endpoints: Vec<&str> = ticket.named.iter().map(|(at, _)| at.as_str()).collect();
     Told {
         cluster: route.cluster.to_owned(),
         endpoints: endpoints.join(","),
-        rank,
+        rank: first.and_then(|replica| replica.rank),
         hash: format!("{:032x}", route.ring_key),
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),
+        ticket,
     }
+}
+
+/// Tokens that the chosen replica may hold beyond what the map says: those of requests that were
+/// sent so shortly before that their events can't have come yet.
+fn excused(
+    policy: &Policy,
+    here: &Here,
+    route: &Route<'_>,
+    ask: &Ask<'_>,
+    world: &World,
+    now_ms: u64,
+) -> u32 {
+    // An event's own way, and a prefill that may have waited for another one.
+    const EVENT_MS: u64 = 500;
+    let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+    let Some(slot) = first.map(|replica| replica.slot) else { return 0 };
+    if route.hoped_tokens == route.cached_tokens {
+        return route.cached_tokens;
+    }
+    let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
+    let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at| at == slot);
+    sent.blocks(slot).saturating_mul(16)
 }
 
 /// What keeps requests together whose prompt has no block: the start of the body; and requests

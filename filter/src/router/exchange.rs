@@ -8,6 +8,9 @@ use warmpath_routing::decision::Refusal;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
+use super::response::Watch;
+use super::ticket::Ticket;
+use super::zone::Asking;
 use crate::host::{self, Headers};
 
 /// Names the Envoy cluster; the route's `cluster_header`.
@@ -37,10 +40,14 @@ pub struct Exchange {
     router: Rc<Router>,
     stage: Stage,
     zone: Option<String>,
+    // Where that was read.
+    zone_from: String,
     path: String,
+    batch: bool,
     explain: String,
-    // In flight to this replica until this is dropped.
-    slot: Option<u16>,
+    // In flight until this is dropped.
+    ticket: Option<Ticket>,
+    watch: Watch,
 }
 
 impl Exchange {
@@ -50,14 +57,23 @@ impl Exchange {
             router,
             stage: Stage::Reading,
             zone: None,
+            zone_from: "default".to_owned(),
             path: String::new(),
+            batch: false,
             explain: String::new(),
-            slot: None,
+            ticket: None,
+            watch: Watch::default(),
         }
     }
 
     fn begin(&mut self) -> host::Result<bool> {
-        self.zone = Headers::Request.get(&self.router.zone_header)?.map(text);
+        if let Some(found) = self.router.zone_source.find(&Asking) {
+            self.zone = Some(found.zone);
+            self.zone_from = found.source;
+        }
+        let priority = &self.router.priority_header;
+        self.batch = !priority.is_empty()
+            && Headers::Request.get(priority)?.is_some_and(|value| value == b"batch");
         let path = Headers::Request.get(":path")?.map(text).unwrap_or_default();
         path.split(['?', '#']).next().unwrap_or_default().clone_into(&mut self.path);
         let method = Headers::Request.get(":method")?.unwrap_or_default();
@@ -66,9 +82,10 @@ impl Exchange {
 
     fn decide(&mut self, body: Body<'_>) -> Action {
         self.stage = Stage::Done;
-        let asked = Asked { zone: self.zone.as_deref(), path: &self.path, body };
+        let zone = self.zone.as_deref();
+        let asked = Asked { zone, path: &self.path, body, batch: self.batch };
         let result = match self.router.decide(&asked) {
-            Some(Decided::Route(told)) => self.forward(&told),
+            Some(Decided::Route(told)) => self.forward(told),
             Some(Decided::Refuse(refusal)) => self.refuse(&refusal),
             None => self.fail("busy"),
         };
@@ -80,10 +97,10 @@ impl Exchange {
         })
     }
 
-    fn forward(&mut self, told: &Told) -> host::Result<Action> {
+    fn forward(&mut self, told: Told) -> host::Result<Action> {
         // From here on it counts, whatever becomes of it.
-        self.slot = told.slot;
-        self.explain.clone_from(&told.explain);
+        self.ticket = Some(told.ticket);
+        self.explain = format!("{}, zone_from=\"{}\"", told.explain, self.zone_from);
         // Set, never add, and remove what is not set: a client may have sent its own.
         Headers::Request.set(CLUSTER, &told.cluster)?;
         Headers::Request.set(HASH, &told.hash)?;
@@ -102,7 +119,8 @@ impl Exchange {
     }
 
     fn refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
-        self.explain = format!("refused=\"{}\"", refusal.code);
+        let from = if self.zone.is_some() { self.zone_from.as_str() } else { "none" };
+        self.explain = format!("refused=\"{}\", zone_from=\"{from}\"", refusal.code);
         self.note();
         let details = format!("warmpath_{}", refusal.code);
         let retry_after = refusal.retry_after.map(|seconds| seconds.to_string());
@@ -184,24 +202,66 @@ impl HttpContext for Exchange {
         self.decide_on(&bytes)
     }
 
-    fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
+    fn on_http_response_headers(&mut self, _headers: usize, end: bool) -> Action {
         if self.router.explain && !self.explain.is_empty() {
             let _ = Headers::Response.set(EXPLAIN, &self.explain);
         }
+        if let Some(ticket) = &mut self.ticket {
+            match self.watch.begin() {
+                Ok(answer) => {
+                    self.router.with(|all| all.answered(ticket, &answer, host::now_ms()));
+                }
+                Err(error) => log::debug!("router: {error}"),
+            }
+            if end {
+                self.finish();
+            }
+        }
         Action::Continue
+    }
+
+    // Answers pass as they come: nothing here holds one back.
+    fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
+        let Some(ticket) = &mut self.ticket else { return Action::Continue };
+        if !self.watch.begun && size > 0 {
+            self.watch.begun = true;
+            // An answer in one piece comes with its last token, which tells nothing of the first.
+            let at = if self.watch.stream { host::now_nanos().ok() } else { None };
+            self.router.with(|all| all.first_token(ticket, at));
+        }
+        if let Err(error) = self.watch.piece(size) {
+            log::debug!("router: {error}");
+        }
+        if end {
+            self.finish();
+        }
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
+        self.finish();
+        Action::Continue
+    }
+}
+
+impl Exchange {
+    fn finish(&mut self) {
+        if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
+            self.router.with(|all| all.finished(ticket, self.watch.usage()));
+        }
     }
 }
 
 impl Drop for Exchange {
     // Envoy deletes every context exactly once, whatever became of its request.
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.router.landed(slot);
+        if let Some(mut ticket) = self.ticket.take() {
+            self.router.with(|all| all.landed(&mut ticket));
         }
     }
 }
 
-fn text(bytes: Vec<u8>) -> String {
+pub(super) fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

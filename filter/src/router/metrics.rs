@@ -3,6 +3,7 @@
 
 use warmpath_routing::decision::{Degrade, Reason, Refusal, Route};
 
+use super::here::Totals;
 use crate::host::{Counter, Gauge, Histogram};
 
 /// Each defined once per root context.
@@ -14,11 +15,17 @@ pub(super) struct Metrics {
     prompt_tokens: Counter,
     expected_cached_tokens: Counter,
     pub(super) host_errors: Counter,
+    pub(super) replica_failures: Counter,
+    pub(super) ejections: Counter,
     pub(super) models_refused: Counter,
     pub(super) map_fresh: Gauge,
     pub(super) replicas: Gauge,
     pub(super) models: Gauge,
     pub(super) decide_us: Histogram,
+    in_flight: Gauge,
+    cold_tokens: Gauge,
+    ejected: Gauge,
+    drifting: [Gauge; 2],
 }
 
 impl Metrics {
@@ -37,11 +44,17 @@ impl Metrics {
             prompt_tokens: counter("prompt_tokens"),
             expected_cached_tokens: counter("expected_cached_tokens"),
             host_errors: counter("host_errors"),
+            replica_failures: counter("replica_failures"),
+            ejections: counter("ejections"),
             models_refused: counter("models_refused"),
             map_fresh: gauge("map_fresh"),
             replicas: gauge("replicas"),
             models: gauge("models_loaded"),
             decide_us: Histogram::define("warmpath.router.decide_us"),
+            in_flight: gauge("in_flight"),
+            cold_tokens: gauge("cold_tokens"),
+            ejected: gauge("ejected"),
+            drifting: ["drifting.missing", "drifting.surprise"].map(gauge),
         }
     }
 
@@ -55,6 +68,16 @@ impl Metrics {
         }
         self.prompt_tokens.add(u64::from(route.prompt_tokens));
         self.expected_cached_tokens.add(u64::from(route.cached_tokens));
+    }
+
+    /// Sums over all workers, so that it doesn't matter which of them wrote last.
+    pub(super) fn totals(&self, totals: Totals) {
+        self.in_flight.set(totals.in_flight);
+        self.cold_tokens.set(totals.cold_tokens);
+        self.ejected.set(totals.ejected);
+        for (gauge, count) in self.drifting.iter().zip([totals.missing, totals.surprise]) {
+            gauge.set(count);
+        }
     }
 
     pub(super) fn refused(&self, refusal: &Refusal) {

@@ -2,11 +2,19 @@
 
 mod dispatch;
 mod exchange;
+mod feedback;
+mod here;
 mod metrics;
 mod prompts;
+mod response;
+mod ticket;
 mod view;
+mod zone;
 
 use std::cell::RefCell;
+use std::hash::{BuildHasher, RandomState};
+
+use warmpath_routing::policy::ZoneSource;
 
 use crate::config;
 use crate::host;
@@ -20,7 +28,8 @@ mod tests;
 
 /// What all requests of one worker share.
 pub struct Router {
-    zone_header: String,
+    zone_source: ZoneSource,
+    priority_header: String,
     most_body: usize,
     explain: bool,
     dispatch: RefCell<Dispatch<Envoy>>,
@@ -34,10 +43,11 @@ impl Router {
     pub fn start(config: config::Router) -> host::Result<Self> {
         host::set_tick_period(config.shell.refresh_ms)?;
         Ok(Self {
-            zone_header: config.policy.zone_source.header.clone(),
+            zone_source: config.policy.zone_source.clone(),
+            priority_header: config.policy.admission.header.clone(),
             most_body: config.policy.max_body_bytes,
             explain: config.shell.explain,
-            dispatch: RefCell::new(Dispatch::new(config, Envoy)),
+            dispatch: RefCell::new(Dispatch::new(config, Envoy, id())),
         })
     }
 
@@ -53,9 +63,12 @@ impl Router {
     fn decide(&self, asked: &Asked<'_>) -> Option<Decided> {
         let mut dispatch = self.dispatch.try_borrow_mut().ok()?;
         let start = host::now_nanos().unwrap_or(0);
-        let decided = dispatch.decide(asked, start / 1_000_000);
-        let took = host::now_nanos().unwrap_or(start).saturating_sub(start);
-        dispatch.metrics().decide_us.record(took / 1_000);
+        let mut decided = dispatch.decide(asked, start / 1_000_000);
+        let end = host::now_nanos().unwrap_or(start);
+        dispatch.metrics().decide_us.record(end.saturating_sub(start) / 1_000);
+        if let Decided::Route(told) = &mut decided {
+            told.ticket.sent_ns = end;
+        }
         Some(decided)
     }
 
@@ -64,9 +77,22 @@ impl Router {
         self.dispatch.try_borrow().is_ok_and(|dispatch| dispatch.knows_zone(zone))
     }
 
-    fn landed(&self, slot: u16) {
+    // What is only to be counted is not worth failing for.
+    fn with(&self, what: impl FnOnce(&mut Dispatch<Envoy>)) {
         if let Ok(mut dispatch) = self.dispatch.try_borrow_mut() {
-            dispatch.landed(slot);
+            what(&mut dispatch);
         }
     }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.with(Dispatch::leave);
+    }
+}
+
+/// Names this life of this worker among the others. The host's randomness, in which `RandomState`
+/// is rooted, and its clock.
+fn id() -> u64 {
+    RandomState::new().hash_one(host::now_nanos().unwrap_or(0))
 }

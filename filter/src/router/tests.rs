@@ -13,6 +13,7 @@ use warmpath_routing::prompt::{ModelFiles, preprocess};
 
 use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
 use super::prompts::Loaded;
+use super::ticket::{Answer, Ticket};
 use crate::config::Config;
 use crate::shared::Memory;
 use crate::sidestream::Follower;
@@ -59,7 +60,7 @@ impl Gateway {
         let mut gateway = Self {
             follower: Follower::new(Memory::default(), Layout::default()),
             next: 0,
-            router: Dispatch::new(*config, Memory::default()),
+            router: Dispatch::new(*config, Memory::default(), 1),
             artefact: model.bytes,
             hash: model.tokenizer_hash,
         };
@@ -120,15 +121,15 @@ impl Gateway {
     }
 
     fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
-        self.router.decide(&Asked { zone, path, body }, NOW + 100)
+        self.router.decide(&Asked { zone, path, body, batch: false }, NOW + 100)
     }
 
     fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {
         let body = body.to_string();
         let path = if body.contains("messages") { CHAT } else { "/v1/completions" };
         match self.ask(Some(zone), path, Body::Whole(body.as_bytes())) {
-            Decided::Route(told) => {
-                told.slot.into_iter().for_each(|slot| self.router.landed(slot));
+            Decided::Route(mut told) => {
+                self.router.landed(&mut told.ticket);
                 told
             }
             Decided::Refuse(refusal) => panic!("{refusal:?}"),
@@ -270,15 +271,16 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
     let mut gateway = Gateway::new();
     let body = json!({"model": "demo", "prompt": (0..64).collect::<Vec<u32>>()});
     let body = body.to_string();
-    let slots: Vec<u16> = (0..10)
+    let mut tickets: Vec<(u16, Ticket)> = (0..10)
         .map(|_| {
             let whole = Body::Whole(body.as_bytes());
             match gateway.ask(Some("eu"), "/v1/completions", whole) {
-                Decided::Route(told) => told.slot.unwrap(),
+                Decided::Route(told) => (told.slot.unwrap(), told.ticket),
                 Decided::Refuse(refusal) => panic!("{refusal:?}"),
             }
         })
         .collect();
+    let slots: Vec<u16> = tickets.iter().map(|(slot, _)| *slot).collect();
     let on = |gateway: &Gateway, slot: u16| {
         let world = gateway.router.world();
         let at = world.replicas.iter().position(|replica| replica.slot == slot).unwrap();
@@ -293,9 +295,158 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
     gateway.say(Said::Loads(Loads { loads }));
     gateway.tick();
     assert_eq!(on(&gateway, 1), count(1));
-    for slot in &slots {
-        gateway.router.landed(*slot);
+    for (_, ticket) in &mut tickets {
+        gateway.router.landed(ticket);
+        gateway.router.landed(ticket);
     }
-    gateway.router.landed(1);
     assert_eq!((on(&gateway, 1), on(&gateway, 2)), (0, 0), "and never fall below zero");
+}
+
+/// An answer by the endpoint, after so many attempts.
+fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
+    Answer {
+        status,
+        of_engine: true,
+        upstream_failed: false,
+        upstream: Some(endpoint.into()),
+        attempts,
+    }
+}
+
+/// A gateway without ranks, so that the two replicas of the EU can stand in for each other.
+fn of_equals() -> Gateway {
+    let mut gateway = Gateway::new();
+    let replicas = [1, 2]
+        .map(|slot| Replica {
+            slot,
+            endpoint: format!("10.0.0.{slot}:8000"),
+            pool: "demo-eu".into(),
+            model: "demo".into(),
+            block_tokens: 16,
+            state: v1::replica::State::Ready.into(),
+            rank: None,
+        })
+        .into();
+    gateway.say(Said::Replicas(Replicas { replicas }));
+    gateway.tick();
+    gateway
+}
+
+impl Gateway {
+    fn send(&mut self, ids: &[u32]) -> Told {
+        let body = json!({"model": "demo", "prompt": ids}).to_string();
+        match self.ask(Some("eu"), "/v1/completions", Body::Whole(body.as_bytes())) {
+            Decided::Route(told) => told,
+            Decided::Refuse(refusal) => panic!("{refusal:?}"),
+        }
+    }
+
+    fn in_flight(&self) -> Vec<u32> {
+        self.router.world().loads.iter().map(|load| load.in_flight).collect()
+    }
+}
+
+#[test]
+fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
+    let mut gateway = of_equals();
+    let ids: Vec<u32> = (0..320).collect();
+    gateway.hold(1, &ids, "", "");
+    for _ in 0..3 {
+        let mut told = gateway.send(&ids);
+        assert_eq!(told.endpoints, "10.0.0.1:8000,10.0.0.2:8000");
+        // Envoy tried the first, which did not answer, and then the second.
+        gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.2:8000", 2), NOW + 100);
+        assert_eq!(gateway.in_flight(), [0, 1], "it counts where it is");
+        assert_eq!(told.ticket.expected, None, "nothing was promised of that one");
+        gateway.router.landed(&mut told.ticket);
+        assert_eq!(gateway.in_flight(), [0, 0]);
+    }
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
+    assert_eq!(told.endpoints, "10.0.0.2:8000");
+    gateway.router.tick(NOW + 2_000);
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
+    assert_eq!(told.endpoints, "10.0.0.2:8000", "still");
+    gateway.router.tick(NOW + 2_200);
+    let mut told = gateway.send(&ids);
+    assert_eq!(told.endpoints, "10.0.0.1:8000,10.0.0.2:8000", "on trial");
+    gateway.router.answered(&mut told.ticket, &answer(503, "10.0.0.1:8000", 1), NOW + 2_200);
+    gateway.router.landed(&mut told.ticket);
+    assert_eq!(gateway.send(&ids).endpoints, "10.0.0.2:8000", "one failure is enough");
+}
+
+#[test]
+fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
+    let ids: Vec<u32> = (0..320).collect();
+    let own = |upstream_failed, attempts| Answer {
+        status: 503,
+        of_engine: false,
+        upstream_failed,
+        upstream: None,
+        attempts,
+    };
+    let refused_all = own(true, 2);
+    for (answer, alone) in [
+        (own(false, 0), false),
+        (answer(500, "10.0.0.1:8000", 1), false),
+        (answer(429, "10.0.0.1:8000", 1), false),
+        // Both failed: nobody is left alone, as nobody would be left.
+        (refused_all, false),
+        (answer(503, "10.0.0.1:8000", 1), true),
+    ] {
+        let mut gateway = of_equals();
+        gateway.hold(1, &ids, "", "");
+        for _ in 0..3 {
+            let mut told = gateway.send(&ids);
+            assert_eq!(told.slot, Some(1));
+            gateway.router.answered(&mut told.ticket, &answer, NOW + 100);
+            gateway.router.landed(&mut told.ticket);
+        }
+        let told = gateway.send(&ids);
+        assert_eq!(told.slot == Some(2), alone, "{answer:?}");
+        assert_eq!(told.endpoints.contains(','), !alone, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_forecast_that_fails_shows_and_one_that_holds_does_not() {
+    use warmpath_routing::usage::{Reported, Usage};
+    let mut gateway = of_equals();
+    let ids: Vec<u32> = (0..320).collect();
+    gateway.hold(1, &ids, "", "");
+    let usage = |cached| Some(Usage { prompt: Some(320), cached });
+    let mut finish = |usage: Option<Usage>, times: u32| {
+        for _ in 0..times {
+            let mut told = gateway.send(&ids);
+            assert_eq!(told.ticket.expected.unwrap().prompt, Some(320));
+            gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.1:8000", 1), NOW);
+            gateway.router.first_token(&mut told.ticket, None);
+            gateway.router.finished(&told.ticket, usage);
+            gateway.router.landed(&mut told.ticket);
+        }
+        let totals = gateway.router.totals(NOW);
+        assert_eq!((totals.in_flight, totals.cold_tokens, totals.surprise), (0, 0, 0));
+        totals.missing
+    };
+    assert_eq!(finish(usage(Reported::Null), 20), 0, "it has never told: that is no zero");
+    assert_eq!(finish(None, 20), 0);
+    assert_eq!(finish(usage(Reported::Tokens(304)), 5), 0);
+    assert_eq!(finish(usage(Reported::Null), 4), 0);
+    assert_eq!(finish(usage(Reported::Null), 4), 1, "it tells, so that this is none");
+    assert_eq!(finish(usage(Reported::Tokens(304)), 60), 0, "all is well again");
+}
+
+#[test]
+fn a_burst_meets_before_any_event() {
+    let mut gateway = of_equals();
+    let system: Vec<u32> = (0..112).collect();
+    let mut slots = Vec::new();
+    for tail in 0..6_u32 {
+        let ids: Vec<u32> = system.iter().copied().chain((0..40).map(|i| i + tail * 50)).collect();
+        let mut told = gateway.send(&ids);
+        says(&told, "reason", &quoted(if tail == 0 { "cold" } else { "recent" }));
+        slots.push(told.slot);
+        gateway.router.landed(&mut told.ticket);
+    }
+    slots.dedup();
+    assert_eq!(slots.len(), 1);
 }

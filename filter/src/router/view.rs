@@ -18,19 +18,20 @@ pub(super) struct KnownModel {
     pub(super) artefact: Option<[u8; 32]>,
 }
 
-/// Replicas, loads and models, and what this worker itself has under way.
+/// Replicas, loads and models.
 #[derive(Debug, Default)]
 pub(super) struct View {
     seen: Option<State>,
     pub(super) world: World,
+    /// The replicas' names, in their order.
+    pub(super) names: Vec<u64>,
     pub(super) models: Vec<KnownModel>,
     /// Place in shared data, by artefact.
     pub(super) artefacts: BTreeMap<[u8; 32], u32>,
-    in_flight: BTreeMap<u16, u32>,
 }
 
 impl View {
-    /// Reads again what has changed; says whether models or artefacts did.
+    /// Reads again what has changed; says whether slots now mean something else.
     ///
     /// # Errors
     /// The host's; what could not be read is tried again with the next tick.
@@ -51,7 +52,7 @@ impl View {
         }
         // Only what was read whole counts as seen.
         self.seen = Some(state);
-        Ok(models)
+        Ok(state.epoch != seen.epoch)
     }
 
     /// Asks the state record whether the prefix map can be believed by this view, and which
@@ -69,54 +70,26 @@ impl View {
         self.models.iter().find_map(|known| Some((known, known.model.adapter(requested)?)))
     }
 
-    /// A request was sent to the replica.
-    pub(super) fn sent(&mut self, slot: u16) {
-        *self.in_flight.entry(slot).or_default() += 1;
-        self.show_in_flight(slot);
-    }
-
-    /// It has ended.
-    pub(super) fn landed(&mut self, slot: u16) {
-        if let Some(count) = self.in_flight.get_mut(&slot) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.in_flight.remove(&slot);
-            }
-        }
-        self.show_in_flight(slot);
-    }
-
-    fn show_in_flight(&mut self, slot: u16) {
-        let count = self.in_flight.get(&slot).copied().unwrap_or(0);
-        for (replica, load) in self.world.replicas.iter().zip(&mut self.world.loads) {
-            if replica.slot == slot {
-                load.in_flight = count;
-            }
-        }
-    }
-
     fn read_replicas(&mut self, data: &impl Data) -> Result<(), HostError> {
         let Some(table) = decode::<v1::Replicas>(data.get(shared::REPLICAS)?) else {
             return Ok(());
         };
         self.world.replicas = table.replicas.into_iter().filter_map(to_replica).collect();
+        self.names = self.world.replicas.iter().map(Replica::name).collect();
         Ok(())
     }
 
     fn read_loads(&mut self, data: &impl Data) -> Result<(), HostError> {
         let table = decode::<v1::Loads>(data.get(shared::LOADS)?).unwrap_or_default();
         let told: BTreeMap<u32, &v1::Load> = table.loads.iter().map(|l| (l.slot, l)).collect();
+        // What is in flight this gateway knows better: see `Here`.
         let load = |replica: &Replica| {
-            let in_flight = self.in_flight.get(&replica.slot).copied().unwrap_or(0);
-            told.get(&u32::from(replica.slot)).map_or(
-                Load { in_flight, ..Load::default() },
-                |told| Load {
-                    waiting: told.waiting,
-                    running: told.running,
-                    kv_usage: told.kv_usage,
-                    in_flight,
-                },
-            )
+            told.get(&u32::from(replica.slot)).map_or(Load::default(), |told| Load {
+                waiting: told.waiting,
+                running: told.running,
+                kv_usage: told.kv_usage,
+                in_flight: 0,
+            })
         };
         self.world.loads = self.world.replicas.iter().map(load).collect();
         Ok(())

@@ -8,7 +8,7 @@ pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// Why a piece was refused. What was collected of its artefact is dropped with it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(crate) enum ChunkError {
+pub enum ChunkError {
     /// The id is no hash.
     #[error("an artefact's id has {0} bytes; it must have 32")]
     Id(usize),

@@ -20,7 +20,7 @@ const SWEEP_BUCKETS: u32 = 64;
 
 /// Why a stream is worth nothing any more.
 #[derive(Debug, Error)]
-pub(crate) enum Broken {
+pub enum Broken {
     /// Something is missing.
     #[error(transparent)]
     Gap(#[from] Gap),
@@ -40,7 +40,7 @@ pub(crate) enum Broken {
 
 /// What a message did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub struct Told {
     /// Changes to the map.
     pub applied: Applied,
     /// Changes left out because their slot is none.
@@ -51,7 +51,7 @@ pub(crate) struct Told {
 
 /// One Envoy's view of its relay.
 #[derive(Debug)]
-pub(crate) struct Follower<D> {
+pub struct Follower<D> {
     data: D,
     layout: Layout,
     state: State,
@@ -70,7 +70,7 @@ pub(crate) struct Follower<D> {
 
 impl<D: Data> Follower<D> {
     /// Takes up what an earlier life of the service left in shared data: Envoy keeps it.
-    pub(crate) fn new(data: D, layout: Layout) -> Self {
+    pub fn new(data: D, layout: Layout) -> Self {
         let read = |key| data.get(key).ok().flatten().unwrap_or_default();
         let state = State::decode(&read(shared::STATE)).unwrap_or_default();
         let artefacts = Artefacts::decode(read(shared::ARTEFACTS).as_slice()).unwrap_or_default();
@@ -91,23 +91,23 @@ impl<D: Data> Follower<D> {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn data(&self) -> &D {
+    /// Where the follower writes to.
+    pub fn data(&self) -> &D {
         &self.data
     }
 
     /// The state as the workers will read it.
-    pub(crate) fn state(&self) -> &State {
+    pub fn state(&self) -> &State {
         &self.state
     }
 
     /// Replicas that the relay knows.
-    pub(crate) fn replicas(&self) -> usize {
+    pub fn replicas(&self) -> usize {
         self.live.len()
     }
 
     /// The first message of a new stream.
-    pub(crate) fn hello(&mut self, node: String) -> v1::Up {
+    pub fn hello(&mut self, node: String) -> v1::Up {
         self.guard = Guard::default();
         self.chunks.clear();
         let artefacts = self.artefacts.at.iter().map(|at| at.id.clone()).collect();
@@ -118,12 +118,12 @@ impl<D: Data> Follower<D> {
     ///
     /// # Errors
     /// [`Broken`]: the map is marked stale, and the stream has to be given up.
-    pub(crate) fn receive(&mut self, bytes: &[u8], now_ms: u64) -> Result<Told, Broken> {
+    pub fn receive(&mut self, bytes: &[u8], now_ms: u64) -> Result<Told, Broken> {
         self.try_receive(bytes, now_ms).inspect_err(|_| self.stale())
     }
 
     /// The stream is gone: what it filled is stale.
-    pub(crate) fn stale(&mut self) {
+    pub fn stale(&mut self) {
         self.chunks.clear();
         // Whatever of a batch was not written yet belongs to a view that is gone.
         self.writer = Writer::new(self.layout, self.state.map_generation);
@@ -136,7 +136,7 @@ impl<D: Data> Follower<D> {
     ///
     /// # Errors
     /// The host's.
-    pub(crate) fn tick(&mut self) -> Result<(), HostError> {
+    pub fn tick(&mut self) -> Result<(), HostError> {
         if self.unsaved {
             self.save()?;
         }

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Something is missing between two messages, or they belong to different views.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(crate) enum Gap {
+pub enum Gap {
     /// The epoch changed within a stream, or is 0.
     #[error("epoch {got:#x} on a stream of epoch {expected:#x}")]
     Epoch {

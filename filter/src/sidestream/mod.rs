@@ -17,7 +17,9 @@ use crate::config;
 use crate::host;
 use crate::shared::Envoy;
 use backoff::Backoff;
-pub(crate) use follower::Follower;
+pub use chunks::ChunkError;
+pub use follower::{Broken, Follower, Told};
+pub use guard::Gap;
 use metrics::Metrics;
 
 const SERVICE: &str = "warmpath.sidestream.v1.SideStream";

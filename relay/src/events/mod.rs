@@ -37,6 +37,16 @@ impl EngineHash {
     }
 }
 
+impl std::fmt::Display for EngineHash {
+    /// As 16 hexadecimal digits what was an integer, as 32 what was bytes.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            [0, value] => write!(f, "{value:016x}"),
+            [high, low] => write!(f, "{high:016x}{low:016x}"),
+        }
+    }
+}
+
 /// One published batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
@@ -129,6 +139,16 @@ pub enum Medium {
 }
 
 impl Medium {
+    /// For people who read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "GPU",
+            Self::Cpu => "CPU",
+            Self::Disk => "disk",
+            Self::Other => "shared",
+        }
+    }
+
     fn from_name(name: &str) -> Self {
         match name {
             "GPU" => Self::Gpu,

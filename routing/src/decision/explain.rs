@@ -49,6 +49,12 @@ impl Route<'_> {
             self.cost.network,
             self.cost.queue,
         );
+        if self.hoped_tokens > self.cached_tokens {
+            let _ = write!(line, ", hoped={}", self.hoped_tokens);
+        }
+        if self.cost.abroad > 0.0 {
+            let _ = write!(line, ", abroad_ms={:.1}", self.cost.abroad);
+        }
         if let Some(key) = self.last_key {
             let _ = write!(line, ", last=\"{key:?}\"");
         }

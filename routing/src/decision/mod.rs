@@ -5,11 +5,14 @@
 //! map, a model nobody knows) costs warmth, not service.
 
 mod explain;
+mod local;
+mod order;
 mod outcome;
 
+pub use local::Local;
 pub use outcome::{Degrade, Outcome, Reason, Refusal, Route};
 
-use crate::cost::{Cost, cached_tokens};
+use crate::cost::{Cost, Way, cached_tokens};
 use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
@@ -39,8 +42,13 @@ struct Candidate<'a> {
     replica: &'a Replica,
     load: Load,
     pool: usize,
+    /// Tokens held, by the map's word.
     cached: u32,
+    /// Tokens held, those included that are only on their way there.
+    hoped: u32,
     cost: Cost,
+    /// The part of its prefill that no cache saves, in milliseconds.
+    base: f64,
     place: u64,
     full: bool,
 }
@@ -56,13 +64,25 @@ struct Reachable<'a> {
     name: &'a str,
     region: &'a str,
     cluster: &'a str,
-    rtt_ms: f64,
+    way: Way,
+    weight: f64,
 }
 
-/// Decides where a request goes.
+/// Decides where a request goes, by what the relay says alone.
 pub fn decide<'a>(
     policy: &'a Policy,
     world: &'a World,
+    ask: &Ask<'a>,
+    map: &dyn Lookup,
+) -> Outcome<'a> {
+    decide_with(policy, world, &Local::default(), ask, map)
+}
+
+/// Decides where a request goes.
+pub fn decide_with<'a>(
+    policy: &'a Policy,
+    world: &'a World,
+    local: &Local<'_>,
     ask: &Ask<'a>,
     map: &dyn Lookup,
 ) -> Outcome<'a> {
@@ -91,21 +111,27 @@ pub fn decide<'a>(
         ));
     }
 
-    let mut candidates = candidates(policy, world, &pools);
+    let mut candidates = candidates(world, local, &pools);
     if candidates.is_empty() {
         return Outcome::Refuse(Refusal::no_replica(zone));
     }
+    let believed = believed(&candidates);
+    let wanted = |slot: u16| believed.binary_search(&slot).is_ok();
     let matches = match degrade {
-        None => {
-            let believed = believed(&candidates);
-            map.matches(ask.keys, &|slot| believed.binary_search(&slot).is_ok())
-        }
+        None => map.matches(ask.keys, &wanted),
         Some(_) => Matches::default(),
     };
+    let hoped = match local.recent {
+        // Slots mean something only while the view is the map's.
+        Some(recent) if world.fresh => recent.matches(ask.keys, &wanted),
+        _ => Matches::default(),
+    };
     let key = ring_key(policy, ask);
-    price(policy, &pools, ask.prompt_tokens, &matches, key, &mut candidates);
-    fill(policy, pools.len(), &mut candidates);
-    let spilled = sort(policy, &mut candidates);
+    price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], key, &mut candidates);
+    order::fill(policy, local, ask.prompt_tokens, pools.len(), &mut candidates);
+    let home = order::weighted_home(key, &pools);
+    let spread = ask.keys.last().map_or(ask.affinity, |key| key.number());
+    let spilled = order::sort(policy, home, spread, &mut candidates);
 
     let Some(best) = candidates.first() else {
         return Outcome::Refuse(Refusal::no_replica(zone));
@@ -116,6 +142,7 @@ pub fn decide<'a>(
     let reason = match degrade {
         Some(_) => Reason::Ring,
         None if best.cached > 0 => Reason::Warm,
+        None if best.hoped > 0 => Reason::Recent,
         None => Reason::Cold,
     };
     Outcome::Route(Route {
@@ -128,6 +155,7 @@ pub fn decide<'a>(
         degrade,
         spilled,
         cached_tokens: best.cached,
+        hoped_tokens: best.hoped,
         prompt_tokens: ask.prompt_tokens,
         blocks: ask.keys.len(),
         last_key: ask.keys.last().copied(),
@@ -163,31 +191,30 @@ fn reachable<'a>(policy: &'a Policy, rule: &'a Zone, model: Option<&str>) -> Vec
                 name,
                 region: &pool.region,
                 cluster,
-                rtt_ms: region.rtt_ms,
+                way: Way { rtt_ms: region.rtt_ms, abroad: pool.region != policy.region },
+                weight: region.weight,
             })
         })
         .collect();
     pools.sort_by(|a, b| {
-        let abroad = |pool: &Reachable<'_>| pool.region != policy.region;
-        abroad(a).cmp(&abroad(b)).then(a.rtt_ms.total_cmp(&b.rtt_ms)).then(a.name.cmp(b.name))
+        a.way
+            .abroad
+            .cmp(&b.way.abroad)
+            .then(a.way.rtt_ms.total_cmp(&b.way.rtt_ms))
+            .then(a.name.cmp(b.name))
     });
     pools
 }
 
 fn candidates<'a>(
-    policy: &Policy,
     world: &'a World,
+    local: &Local<'_>,
     pools: &[Reachable<'_>],
 ) -> Vec<Candidate<'a>> {
-    let able = |fresh_only: bool| -> Vec<Candidate<'a>> {
-        let able = |state| match state {
-            ReplicaState::Ready | ReplicaState::Suspect => true,
-            ReplicaState::Draining => false,
-            ReplicaState::Down => !fresh_only,
-        };
+    let able = |usable: &dyn Fn(usize, ReplicaState) -> bool| -> Vec<Candidate<'a>> {
         let with_index = world.replicas.iter().enumerate();
         with_index
-            .filter(|(_, replica)| able(replica.state))
+            .filter(|(index, replica)| usable(*index, replica.state))
             .filter_map(|(index, replica)| {
                 let pool = pools.iter().position(|pool| pool.name == replica.pool)?;
                 let told = world.loads.get(index).copied().unwrap_or_default();
@@ -203,16 +230,25 @@ fn candidates<'a>(
                     load,
                     pool,
                     cached: 0,
-                    cost: policy.cost.cost(0, 0.0, &load),
+                    hoped: 0,
+                    cost: Cost::default(),
+                    base: 0.0,
                     place: 0,
                     full: false,
                 })
             })
             .collect()
     };
-    let ready = able(true);
-    // A stale view's word that all are down is no reason to refuse: Envoy's own checks know better.
-    if ready.is_empty() && !world.fresh { able(false) } else { ready }
+    let serves = |state| matches!(state, ReplicaState::Ready | ReplicaState::Suspect);
+    let well = able(&|index, state| serves(state) && !local.is_ejected(index));
+    // Ejection never empties a zone: what fails here may still serve, and nothing else does.
+    let ready = if well.is_empty() { able(&|_, state| serves(state)) } else { well };
+    if ready.is_empty() && !world.fresh {
+        // A stale view's word that all are down is no reason to refuse: Envoy's own checks know
+        // better.
+        return able(&|_, state| state != ReplicaState::Draining);
+    }
+    ready
 }
 
 /// Slots whose entries in the map are believed, sorted.
@@ -225,69 +261,28 @@ fn believed(candidates: &[Candidate<'_>]) -> Vec<u16> {
 
 fn price(
     policy: &Policy,
+    local: &Local<'_>,
     pools: &[Reachable<'_>],
     prompt_tokens: u32,
-    matches: &Matches,
+    [matches, hoped]: [&Matches; 2],
     key: u128,
     candidates: &mut [Candidate<'_>],
 ) {
     for candidate in candidates {
         let replica = candidate.replica;
-        let blocks = matches.blocks(replica.slot);
-        candidate.cached = cached_tokens(blocks, replica.block_tokens, prompt_tokens);
-        let rtt_ms = pools.get(candidate.pool).map_or(0.0, |pool| pool.rtt_ms);
-        let uncached = prompt_tokens.saturating_sub(candidate.cached);
-        candidate.cost = policy.cost.cost(uncached, rtt_ms, &candidate.load);
+        let tokens = |matches: &Matches| {
+            let blocks = matches.blocks(replica.slot);
+            cached_tokens(blocks, replica.block_tokens, prompt_tokens)
+        };
+        candidate.cached = tokens(matches);
+        candidate.hoped = candidate.cached.max(tokens(hoped));
+        let Some(pool) = pools.get(candidate.pool) else { continue };
+        let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
+        let uncached = prompt_tokens.saturating_sub(candidate.hoped);
+        candidate.cost = prices.cost(candidate.hoped, uncached, pool.way, &candidate.load);
+        candidate.base = prices.prefill_base_ms;
         candidate.place = ring::place(key, replica);
     }
-}
-
-/// Marks the replicas that are above their pool's bound.
-fn fill(policy: &Policy, pools: usize, candidates: &mut [Candidate<'_>]) {
-    for pool in 0..pools {
-        let members = candidates.iter().filter(|c| c.pool == pool);
-        let (count, busy) =
-            members.fold((0, 0), |(n, busy), c| (n + 1, busy + u64::from(c.busy())));
-        let bound = ring::bound(&policy.ring, busy, count);
-        for candidate in candidates.iter_mut().filter(|c| c.pool == pool) {
-            candidate.full = candidate.busy() >= bound;
-        }
-    }
-}
-
-/// Puts the best first. Says whether a better one was passed over because it was full.
-fn sort(policy: &Policy, candidates: &mut [Candidate<'_>]) -> bool {
-    let cost = |c: &&Candidate<'_>| c.cost.total();
-    let open = || candidates.iter().filter(|c| !c.full);
-    let Some(cheapest) = open().min_by(|a, b| cost(a).total_cmp(&cost(b))) else { return false };
-    let limit = cost(&cheapest) + policy.cost.tie_ms;
-    let warm = open().any(|c| c.cost.total() <= limit && c.cached > 0);
-    // Where nobody that is worth it holds anything, the ring of the cheapest pool says where the
-    // prefix shall live, so that those who share it meet. That is worth a wait as long as the
-    // prefill that it saves the next of them.
-    let home = cheapest.pool;
-    let wait = limit.max(cost(&cheapest) + cheapest.cost.prefill - policy.cost.prefill_base_ms);
-    let far = move |c: &Candidate<'_>| {
-        if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
-    };
-    // Equals are parted by how full their KV cache is, in steps too coarse to flap.
-    let fill = move |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
-    let order = move |a: &Candidate<'_>, b: &Candidate<'_>| {
-        let by_cost = if far(a) && far(b) {
-            a.cost.total().total_cmp(&b.cost.total())
-        } else {
-            std::cmp::Ordering::Equal
-        };
-        far(a)
-            .cmp(&far(b))
-            .then(by_cost)
-            .then(fill(a).cmp(&fill(b)))
-            .then(b.place.cmp(&a.place))
-            .then(a.index.cmp(&b.index))
-    };
-    let spilled = candidates.iter().min_by(|a, b| order(a, b)).is_some_and(|c| c.full);
-    candidates.sort_by(|a, b| a.full.cmp(&b.full).then_with(|| order(a, b)));
-    spilled
 }
 
 /// The endpoints for Envoy, best first, each once.

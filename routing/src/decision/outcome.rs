@@ -33,6 +33,8 @@ pub struct Route<'a> {
     pub spilled: bool,
     /// Prompt tokens that the chosen replica is expected to find cached.
     pub cached_tokens: u32,
+    /// The same, with what requests sent there a moment ago will have brought.
+    pub hoped_tokens: u32,
     /// Tokens of the prompt, as far as known.
     pub prompt_tokens: u32,
     /// Blocks of the prompt whose names are known.
@@ -67,6 +69,7 @@ impl<'a> Route<'a> {
             degrade,
             spilled: false,
             cached_tokens: 0,
+            hoped_tokens: 0,
             prompt_tokens: 0,
             blocks: 0,
             last_key: None,
@@ -83,6 +86,8 @@ impl<'a> Route<'a> {
 pub enum Reason {
     /// It holds some of the prefix and is the cheapest.
     Warm,
+    /// The same prefix was sent there a moment ago.
+    Recent,
     /// Nobody worth it holds any: its place on the ring.
     Cold,
     /// The map could not be asked: its place on the ring.
@@ -93,12 +98,13 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, for those who count them.
-    pub const ALL: [Self; 4] = [Self::Warm, Self::Cold, Self::Ring, Self::Unplaced];
+    pub const ALL: [Self; 5] = [Self::Warm, Self::Recent, Self::Cold, Self::Ring, Self::Unplaced];
 
     /// The name in metrics, headers and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Warm => "warm",
+            Self::Recent => "recent",
             Self::Cold => "cold",
             Self::Ring => "ring",
             Self::Unplaced => "unplaced",

@@ -3,8 +3,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::cost::CostModel;
 use crate::policy::tests::two_regions;
 use crate::prefix_map::Match;
+use crate::recent::Recent;
 
 /// A map that is told how many blocks each slot holds of any prompt.
 struct Held(BTreeMap<u16, u32>);
@@ -98,6 +100,16 @@ fn a_zone_is_never_left_however_warm_it_is_elsewhere() {
     let here = route(&policy, &world, &ask("eu", &keys), &map);
     assert_eq!((here.reason, here.region), (Reason::Cold, "eu-west"));
     assert!(here.replicas.iter().all(|r| *r < 2));
+}
+
+#[test]
+fn a_policy_that_nobody_checked_lets_nothing_out_either() {
+    let (mut policy, world, keys) = (policy(), world(), keys(1, 500));
+    let eu = policy.zones.get_mut("eu").unwrap();
+    eu.clusters.insert("demo-us-east".into(), "eu.demo-us-east".into());
+    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(2, 500), (3, 500)]));
+    assert_eq!(route.region, "eu-west");
+    assert!(route.replicas.iter().all(|r| *r < 2));
 }
 
 #[test]
@@ -234,6 +246,151 @@ fn ranks_of_one_endpoint_are_named_once() {
     assert_eq!(route.replicas, [1]);
 }
 
+fn route_with<'a>(
+    policy: &'a Policy,
+    world: &'a World,
+    local: &Local<'_>,
+    ask: &Ask<'a>,
+    map: &Held,
+) -> Route<'a> {
+    match decide_with(policy, world, local, ask, map) {
+        Outcome::Route(route) => route,
+        Outcome::Refuse(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+#[test]
+fn a_replica_that_fails_is_left_alone_but_never_the_last_of_a_zone() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    let map = held(&[(0, 100)]);
+    let local = Local { ejected: &[true, false], ..Local::default() };
+    let other = route_with(&policy, &world, &local, &ask("eu", &keys), &map);
+    assert_eq!(other.replicas, [1], "not even for a retry");
+    let local = Local { ejected: &[true, true], ..Local::default() };
+    let last = route_with(&policy, &world, &local, &ask("eu", &keys), &map);
+    assert_eq!(last.replicas, [0, 1], "as if none were ejected");
+    world.replicas[1].state = ReplicaState::Draining;
+    let local = Local { ejected: &[true], ..Local::default() };
+    let last = route_with(&policy, &world, &local, &ask("eu", &keys), &map);
+    assert_eq!(last.replicas, [0], "draining is no way out");
+}
+
+#[test]
+fn a_burst_of_one_prefix_meets_within_its_bound() {
+    let (policy, mut world) = (policy(), world());
+    let mut recent = Recent::default();
+    let mut counts = [0; 2];
+    let mut first = None;
+    for request in 0..20 {
+        // A system prompt of six blocks, with tails of two: the ring alone would scatter them.
+        let mut prompt = keys(1, 6);
+        prompt.extend(keys(100 + request, 2));
+        let local = Local { recent: Some(recent.at(1_000)), ..Local::default() };
+        let route = route_with(&policy, &world, &local, &ask("eu", &prompt), &held(&[]));
+        let at = route.replicas[0];
+        if request == 0 {
+            assert_eq!((route.reason, route.hoped_tokens), (Reason::Cold, 0));
+            first = Some(at);
+        } else if Some(at) == first {
+            assert_eq!((route.reason, route.cached_tokens), (Reason::Recent, 0));
+            assert_eq!(route.hoped_tokens, 96);
+        }
+        recent.sent(&prompt, 0, at as u16, 1_000);
+        counts[at] += 1;
+        // The engine takes them all into its batch at once.
+        world.loads[at].in_flight += 1;
+        world.loads[at].running += 1;
+    }
+    let there = counts[first.unwrap()];
+    assert!((8..=16).contains(&there), "{counts:?}");
+    world.fresh = false;
+    let prompt = keys(1, 6);
+    let local = Local { recent: Some(recent.at(1_000)), ..Local::default() };
+    let stale = route_with(&policy, &world, &local, &ask("eu", &prompt), &held(&[]));
+    assert_eq!((stale.reason, stale.hoped_tokens), (Reason::Ring, 0));
+}
+
+#[test]
+fn a_replica_takes_only_so_many_cold_tokens() {
+    let (mut policy, world, long) = (policy(), world(), keys(1, 400));
+    policy.admission.cold_tokens = 10_000;
+    let home = route(&policy, &world, &ask("eu", &long), &held(&[])).replicas[0];
+    let sent_to = |under_way: u32, batch: bool, keys: &[Key], map: &[(u16, u32)]| {
+        let mut cold_tokens = [0; 2];
+        cold_tokens[home] = under_way;
+        let local = Local { cold_tokens: &cold_tokens, batch, ..Local::default() };
+        let route = route_with(&policy, &world, &local, &ask("eu", keys), &held(map));
+        (route.replicas[0] == home, route.spilled)
+    };
+    assert_eq!(sent_to(3_000, false, &long, &[]), (true, false), "6,405 more make 9,405");
+    assert_eq!(sent_to(4_000, false, &long, &[]), (false, true));
+    assert_eq!(sent_to(3_000, true, &long, &[]), (false, true), "batch fills half");
+    assert_eq!(sent_to(0, true, &long, &[]), (true, false), "one is taken however long");
+    let warm = [(home as u16, 400)];
+    assert_eq!(sent_to(90_000, false, &long, &warm), (true, false), "little is left to do");
+    assert_eq!(sent_to(90_000, true, &long, &warm), (false, true));
+    // Both have more than they may: the cheapest, and no refusal.
+    let local = Local { cold_tokens: &[90_000; 2], ..Local::default() };
+    let mut busy = world.clone();
+    busy.loads[home].waiting = 1;
+    let route = route_with(&policy, &busy, &local, &ask("eu", &long), &held(&[]));
+    assert!(route.spilled && route.replicas[0] != home);
+}
+
+#[test]
+fn a_standby_gets_its_share_of_new_prefixes() {
+    let (mut policy, world) = (policy(), world());
+    policy.regions.get_mut("eu-west").unwrap().weight = 90.0;
+    policy.regions.get_mut("us-east").unwrap().weight = 10.0;
+    let region = |policy: &Policy, world: &World, prefix: u64| {
+        route(policy, world, &ask("global", &keys(prefix, 20)), &held(&[])).region.to_owned()
+    };
+    let abroad = |policy: &Policy, world: &World| -> Vec<u64> {
+        (0..1_000).filter(|prefix| region(policy, world, *prefix) == "us-east").collect()
+    };
+    let standby = abroad(&policy, &world);
+    assert!((70..130).contains(&standby.len()), "{}", standby.len());
+    // A zone without the standby is as it was, and a standby that is gone is no loss.
+    for prefix in &standby {
+        let keys = keys(*prefix, 20);
+        assert_eq!(route(&policy, &world, &ask("eu", &keys), &held(&[])).region, "eu-west");
+    }
+    let mut gone = world.clone();
+    gone.replicas[2].state = ReplicaState::Down;
+    gone.replicas[3].state = ReplicaState::Down;
+    assert!(abroad(&policy, &gone).is_empty());
+    // More weight moves keys to it, and none away.
+    policy.regions.get_mut("us-east").unwrap().weight = 20.0;
+    let more = abroad(&policy, &world);
+    assert!(more.len() > standby.len() && standby.iter().all(|prefix| more.contains(prefix)));
+}
+
+#[test]
+fn holders_of_the_same_share_its_requests() {
+    let (policy, world) = (policy(), world());
+    let mut counts = [0; 2];
+    for tail in 0..200 {
+        let mut prompt = keys(1, 20);
+        prompt.extend(keys(1_000 + tail, 2));
+        let route = route(&policy, &world, &ask("eu", &prompt), &held(&[(0, 20), (1, 20)]));
+        assert_eq!(route.reason, Reason::Warm);
+        counts[route.replicas[0]] += 1;
+    }
+    assert!(counts.iter().all(|n| (70..130).contains(n)), "{counts:?}");
+}
+
+#[test]
+fn learned_prices_are_those_of_their_pool() {
+    let (policy, world, keys) = (policy(), world(), keys(1, 20));
+    let cheap = CostModel { prefill_ms_per_1k_tokens: 1.0, ..CostModel::default() };
+    let prices = [("demo-eu-west".to_owned(), cheap)].into();
+    let local = Local { prices: &prices, ..Local::default() };
+    let map = held(&[(2, 20)]);
+    assert_eq!(route(&policy, &world, &ask("global", &keys), &map).region, "us-east");
+    let here = route_with(&policy, &world, &local, &ask("global", &keys), &map);
+    assert_eq!(here.region, "eu-west", "computing it here is cheaper than the way");
+}
+
 prop_compose! {
     fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
         -> Load {
@@ -251,10 +408,16 @@ proptest! {
         fresh in any::<bool>(),
         model in proptest::option::of("demo|other"),
         degraded in any::<bool>(),
+        ejected in proptest::collection::vec(any::<bool>(), 4),
+        cold_tokens in proptest::collection::vec(0u32..400_000, 4),
+        weights in (0u8..3, 0u8..3),
+        sent in proptest::collection::vec(0u16..4, 0..4),
     ) {
-        let (policy, mut world, keys) = (policy(), world(), keys(3, 60));
+        let (mut policy, mut world, keys) = (policy(), world(), keys(3, 60));
         world.loads = loads;
         world.fresh = fresh;
+        policy.regions.get_mut("eu-west").unwrap().weight = f64::from(weights.0);
+        policy.regions.get_mut("us-east").unwrap().weight = f64::from(weights.1);
         for (replica, state) in world.replicas.iter_mut().zip(states) {
             replica.state = [
                 ReplicaState::Ready, ReplicaState::Suspect, ReplicaState::Draining,
@@ -267,8 +430,17 @@ proptest! {
             ..ask("eu", &keys)
         };
         let map = Held(blocks);
-        let outcome = decide(&policy, &world, &asked, &map);
-        prop_assert_eq!(&outcome, &decide(&policy, &world, &asked, &map), "deterministic");
+        let mut recent = Recent::default();
+        for slot in sent {
+            recent.sent(&keys, 0, slot, 1_000);
+        }
+        let local = Local {
+            ejected: &ejected, cold_tokens: &cold_tokens, recent: Some(recent.at(1_000)),
+            ..Local::default()
+        };
+        let outcome = decide_with(&policy, &world, &local, &asked, &map);
+        let again = decide_with(&policy, &world, &local, &asked, &map);
+        prop_assert_eq!(&outcome, &again, "deterministic");
         if let Outcome::Route(route) = outcome {
             prop_assert_eq!(route.region, "eu-west");
             prop_assert_eq!(route.cluster, "eu.demo-eu-west");

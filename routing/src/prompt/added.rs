@@ -1,6 +1,8 @@
 //! Added tokens: texts such as `<|im_end|>` that are one token wherever they stand, also inside
 //! what a user wrote. As `tokenizers` finds them: leftmost, then longest, with the strip flags.
 
+use std::collections::BTreeSet;
+
 use super::unicode::is_space;
 
 /// An added token of a tokenizer.json.
@@ -45,7 +47,7 @@ impl AddedTokens {
                 *place = true;
             }
         }
-        let certain = tokens.iter().map(|token| is_certain(token, &tokens)).collect();
+        let certain = certain(&tokens);
         Self { tokens, certain, first }
     }
 
@@ -109,17 +111,25 @@ impl AddedTokens {
     }
 }
 
-/// Whether a token's match never depends on what follows it.
-fn is_certain(token: &AddedToken, all: &[AddedToken]) -> bool {
-    !token.rstrip
-        && all.iter().all(|other| {
-            // Another token that holds this one with more after it could win once more is seen.
-            other.content.len() <= token.content.len()
-                || other
-                    .content
-                    .match_indices(&token.content)
-                    .all(|(at, _)| at + token.content.len() == other.content.len())
-        })
+/// Whether each token's match never depends on what follows it. Another token that holds it with
+/// more after it could win once more is seen.
+fn certain(tokens: &[AddedToken]) -> Vec<bool> {
+    let place =
+        |content: &str| tokens.binary_search_by(|token| token.content.as_str().cmp(content)).ok();
+    let lengths: BTreeSet<usize> = tokens.iter().map(|token| token.content.len()).collect();
+    let mut certain: Vec<bool> = tokens.iter().map(|token| !token.rstrip).collect();
+    for holder in tokens {
+        let content = holder.content.as_str();
+        for start in 0..content.len() {
+            for length in lengths.range(..content.len() - start) {
+                let Some(inner) = content.get(start..start + length) else { continue };
+                if let Some(place) = place(inner).and_then(|place| certain.get_mut(place)) {
+                    *place = false;
+                }
+            }
+        }
+    }
+    certain
 }
 
 #[cfg(test)]

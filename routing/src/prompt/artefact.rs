@@ -2,18 +2,20 @@
 //!
 //! Layout (integers are LEB128, strings and lists have their length in front):
 //! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat template, content format,
-//! special tokens by name, splits, flags, ids before and after a text, added tokens, vocabulary
-//! (per id: length, bytes), merges (per rank: merged id, length of the left part).
+//! special tokens by name, splits, flags, rule for spaces, ids before and after a text, tokens that
+//! merging doesn't give, tokens of bytes, added tokens, vocabulary (per id: length, bytes), merges
+//! (per rank: merged id, length of the left part).
 
 use std::hash::BuildHasherDefault;
 
 use super::added::AddedToken;
 use super::bpe::{BpeDefinition, MergeDefinition, TokenIds};
 use super::error::ArtefactError;
+use super::spaces::Prefix;
 use super::tokenizer::{Cuts, TokenizerDefinition};
 
 const MAGIC: &[u8; 8] = b"WARMPATH";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// A prepared model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +78,9 @@ impl Definition {
             tokenizer.cuts.lines,
             tokenizer.bpe.ignore_merges,
         ]);
-        for ids in [&tokenizer.before, &tokenizer.after, &tokenizer.bpe.unreachable] {
+        out.number(Prefix::code(tokenizer.spaces));
+        let bpe = &tokenizer.bpe;
+        for ids in [&tokenizer.before, &tokenizer.after, &bpe.unreachable, &bpe.fallback] {
             out.number(ids.len() as u64);
             for id in ids {
                 out.number(u64::from(*id));
@@ -88,7 +92,6 @@ impl Definition {
             out.bytes(token.content.as_bytes());
             out.flags(&[token.lstrip, token.rstrip, token.normalized]);
         }
-        let bpe = &tokenizer.bpe;
         out.number(bpe.tokens.len() as u64);
         for token in &bpe.tokens {
             out.bytes(token);
@@ -135,7 +138,11 @@ impl Definition {
         tokenizer.nfc = flags & 1 != 0;
         tokenizer.cuts = Cuts { words: flags & 2 != 0, lines: flags & 4 != 0 };
         tokenizer.bpe.ignore_merges = flags & 8 != 0;
-        for ids in [&mut tokenizer.before, &mut tokenizer.after, &mut tokenizer.bpe.unreachable] {
+        tokenizer.spaces = Prefix::of_code(input.number()?).map_err(|reason| bad(&reason))?;
+        let bpe = &mut tokenizer.bpe;
+        for ids in
+            [&mut tokenizer.before, &mut tokenizer.after, &mut bpe.unreachable, &mut bpe.fallback]
+        {
             for _ in 0..input.count()? {
                 ids.push(input.id()?);
             }
@@ -291,6 +298,7 @@ mod tests {
                     ],
                     ignore_merges: true,
                     unreachable: vec![3],
+                    fallback: (0..256).collect(),
                 },
                 added: vec![AddedToken { id: 300, content: "<s>".into(), ..AddedToken::default() }],
                 splits: vec![r"\s+".into()],
@@ -298,6 +306,7 @@ mod tests {
                 before: vec![300],
                 after: vec![],
                 cuts: Cuts { words: true, lines: false },
+                spaces: Some(Prefix::First),
             },
         }
     }

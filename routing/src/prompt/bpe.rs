@@ -1,5 +1,6 @@
-//! Byte-level byte pair encoding, as `tokenizers` does it: merges are pairs of tokens, the pair
-//! that was learned first goes first, the leftmost of its kind before others.
+//! Byte pair encoding, as `tokenizers` does it: merges are pairs of tokens, the pair that was
+//! learned first goes first, the leftmost of its kind before others. It begins with bytes, or, in
+//! SentencePiece's kind, with characters, and with the bytes of those that are no token.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,10 +8,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use hashbrown::HashTable;
 
+use super::spaces::Joins;
+
 /// Words up to this many bytes are merged by scanning, longer ones with a heap.
 const SCAN_BYTES: usize = 96;
 
-const NONE: u32 = u32::MAX;
+/// No token.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// Two tokens that become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,9 @@ pub(super) struct BpeDefinition {
     pub(super) ignore_merges: bool,
     /// Tokens that merging their own bytes doesn't give.
     pub(super) unreachable: Vec<u32>,
+    /// The tokens of the 256 bytes, [`NONE`] where there is none, if words begin as characters;
+    /// else empty.
+    pub(super) fallback: Vec<u32>,
 }
 
 /// Mixes a pair of token ids; the tables never grow after loading, so nobody can aim at them.
@@ -100,6 +107,8 @@ pub(super) struct Bpe {
     merges: HashMap<u64, Merge, BuildHasherDefault<PairHasher>>,
     /// The token of each single byte.
     singles: [u32; 256],
+    /// Words begin as characters; `singles` are tokens of ASCII characters and else of bytes.
+    characters: bool,
     longest: usize,
 }
 
@@ -123,8 +132,20 @@ impl Bpe {
             }
         }
         starts.push(bytes.len() as u32);
-        if let Some(byte) = singles.iter().position(|id| *id == NONE) {
-            return Err(format!("no token for the byte 0x{byte:02x}"));
+        let characters = !definition.fallback.is_empty();
+        let mut fallback = [NONE; 256];
+        for (place, id) in fallback.iter_mut().zip(&definition.fallback) {
+            *place = *id;
+        }
+        for (byte, (single, fallback)) in singles.iter_mut().zip(&fallback).enumerate() {
+            if *single == NONE || (characters && byte >= 128) {
+                *single = *fallback;
+            }
+            // UTF-8 has no other bytes.
+            let met = !characters || !matches!(byte, 0xc0 | 0xc1 | 0xf5..);
+            if *single == NONE && met {
+                return Err(format!("no token for the byte 0x{byte:02x}"));
+            }
         }
         let mut bpe = Self {
             bytes,
@@ -135,6 +156,7 @@ impl Bpe {
                 BuildHasherDefault::default(),
             ),
             singles,
+            characters,
             longest,
         };
         for id in 0..definition.tokens.len() as u32 {
@@ -210,8 +232,40 @@ impl Bpe {
         }
     }
 
-    fn single(&self, byte: u8) -> u32 {
-        self.singles.get(usize::from(byte)).copied().unwrap_or(NONE)
+    /// Calls `push` with each token that a word begins as.
+    fn begin(&self, word: &[u8], mut push: impl FnMut(u32)) {
+        let single = |byte: &u8| self.singles.get(usize::from(*byte)).copied().unwrap_or(NONE);
+        if !self.characters {
+            word.iter().map(single).for_each(push);
+            return;
+        }
+        let mut rest = word;
+        while let Some(first) = rest.first() {
+            let length = match first {
+                0..=0x7f => 1,
+                0x80..=0xdf => 2,
+                0xe0..=0xef => 3,
+                0xf0.. => 4,
+            };
+            let (char, after) = rest.split_at_checked(length).unwrap_or((rest, &[]));
+            if length == 1 {
+                push(single(first));
+            } else if let Some(id) = self.word(char, hash_bytes(char)) {
+                push(id);
+            } else {
+                char.iter().map(single).for_each(&mut push);
+            }
+            rest = after;
+        }
+    }
+
+    /// Which bytes merging puts side by side.
+    pub(super) fn joins(&self) -> Joins {
+        let mut joins = Joins::none();
+        for merge in self.merges.values() {
+            joins.add(self.token(merge.token));
+        }
+        joins
     }
 
     fn merge_of(&self, left: u32, right: u32) -> Merge {
@@ -221,9 +275,7 @@ impl Bpe {
     fn merge_by_scan(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
         let parts = &mut scratch.parts;
         parts.clear();
-        parts.extend(
-            word.iter().map(|byte| (self.single(*byte), Merge { rank: NONE, token: NONE })),
-        );
+        self.begin(word, |id| parts.push((id, Merge { rank: NONE, token: NONE })));
         let mut next = NONE;
         for place in parts.iter_mut().rev() {
             if next != NONE {
@@ -260,12 +312,13 @@ impl Bpe {
         let Scratch { links, heap, .. } = scratch;
         links.clear();
         heap.clear();
-        let last = word.len() - 1;
-        links.extend(word.iter().enumerate().map(|(at, byte)| Link {
-            token: self.single(*byte),
-            before: if at == 0 { NONE } else { at as u32 - 1 },
-            after: if at == last { NONE } else { at as u32 + 1 },
-        }));
+        self.begin(word, |token| {
+            let at = links.len() as u32;
+            links.push(Link { token, before: at.checked_sub(1).unwrap_or(NONE), after: at + 1 });
+        });
+        if let Some(last) = links.last_mut() {
+            last.after = NONE;
+        }
         for (at, (left, right)) in links.iter().zip(links.iter().skip(1)).enumerate() {
             let merge = self.merge_of(left.token, right.token);
             if merge.rank != NONE {

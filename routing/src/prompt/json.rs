@@ -63,6 +63,26 @@ impl<'a> Json<'a> {
             .filter(|v| !v.is_null())
     }
 
+    /// An object of these.
+    pub(super) fn object(pairs: impl IntoIterator<Item = (&'static str, Json<'a>)>) -> Json<'a> {
+        Self::Map(pairs.into_iter().map(|(key, value)| (Cow::Borrowed(key), value)).collect())
+    }
+
+    /// Takes the value of a key out; none also when it is null.
+    pub(super) fn take(&mut self, key: &str) -> Option<Json<'a>> {
+        let Self::Map(pairs) = self else { return None };
+        let place = pairs.iter_mut().find(|(name, _)| name == key).map(|(_, value)| value)?;
+        Some(std::mem::replace(place, Self::Null)).filter(|value| !value.is_null())
+    }
+
+    /// Its text, if it is one.
+    pub(super) fn into_text(self) -> Option<Cow<'a, str>> {
+        match self {
+            Self::Str(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// Whether a number is in it that can't be passed on exactly.
     pub(super) fn has_huge(&self) -> bool {
         match self {

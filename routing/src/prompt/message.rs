@@ -75,13 +75,19 @@ impl<'a> Conversation<'a> {
             .collect()
     }
 
-    /// The text of the last message, for `continue_final_message`.
+    /// The text of the last message, or its last part that is text, for `continue_final_message`.
     pub(super) fn last_text_mut(&mut self) -> Option<&mut Cow<'a, str>> {
         let fields = self.messages.last_mut()?;
-        fields.iter_mut().find_map(|(name, field)| match field {
-            Field::Text(text) if *name == "content" => Some(text),
-            _ => None,
-        })
+        fields.iter_mut().filter(|(name, _)| *name == "content").find_map(
+            |(_, field)| match field {
+                Field::Text(text) => Some(text),
+                Field::Parts(parts) => parts.iter_mut().rev().find_map(|part| match part {
+                    Part::Text(text, _) => Some(text),
+                    Part::Media(_) => None,
+                }),
+                Field::Other(_) => None,
+            },
+        )
     }
 
     fn message(&mut self, message: &'a Json<'a>, style: Style) -> Result<Fields<'a>, PromptError> {

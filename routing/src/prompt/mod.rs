@@ -10,9 +10,13 @@ mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
 mod error;
+mod fields;
+#[cfg(feature = "preprocess")]
+mod hub_class;
 mod json;
 mod memo;
 mod message;
+mod messages;
 mod model;
 mod pattern;
 #[cfg(feature = "preprocess")]
@@ -21,10 +25,17 @@ mod prompter;
 mod python;
 mod render;
 mod request;
+mod responses;
+#[cfg(feature = "preprocess")]
+mod safe_cuts;
+mod spaces;
 mod stretch;
 mod strftime;
 mod template;
 mod tokenizer;
+#[cfg(feature = "preprocess")]
+mod tokenizer_json;
+mod turn;
 mod unicode;
 
 pub use artefact::Artefact;

@@ -1,5 +1,7 @@
 //! A model, loaded: its tokenizer and its chat template.
 
+use std::sync::OnceLock;
+
 use super::artefact::Definition;
 use super::error::ArtefactError;
 use super::template::Template;
@@ -10,6 +12,8 @@ pub struct Model {
     hash: [u8; 32],
     pub(super) tokenizer: Tokenizer,
     pub(super) template: Template,
+    /// What Anthropic's disabled thinking comes to; found out when first asked for.
+    pub(super) disabled_effort: OnceLock<&'static str>,
 }
 
 impl Model {
@@ -22,6 +26,7 @@ impl Model {
         Ok(Self {
             hash: definition.hash,
             template: Template::compile(&definition.template)?,
+            disabled_effort: OnceLock::new(),
             tokenizer: Tokenizer::new(&definition.tokenizer).map_err(ArtefactError::Artefact)?,
         })
     }

@@ -166,6 +166,8 @@ impl Prompter {
         let mut places = Vec::new();
         let mut stretches = Stretches::new(&text.content);
         let mut stop = Stop::End;
+        // Tokens and bytes of what was tokenized to the end of a stretch.
+        let mut whole = (chain.tokens(), 0);
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
             let memo = safe && self.memo.is_on();
@@ -175,6 +177,7 @@ impl Prompter {
                     self.hits += (known.chain.tokens() - chain.tokens()) as u64;
                     names.extend_from_slice(&known.names);
                     chain = known.chain;
+                    whole = (chain.tokens(), stretches.position());
                     places.push(place);
                     continue;
                 }
@@ -194,6 +197,7 @@ impl Prompter {
             if stop != Stop::End {
                 break;
             }
+            whole = (chain.tokens(), stretches.position());
             if memo {
                 let names = names.get(first..).unwrap_or_default().into();
                 self.memo.put(place, Known { names, chain });
@@ -217,9 +221,12 @@ impl Prompter {
         let prompt_tokens = if exact {
             known
         } else {
-            let seen = stretches.position().max(1);
-            let guess = text.content.len().saturating_mul(known) / seen;
-            guess.max(known).max(if known == 0 { text.content.len() / BYTES_PER_TOKEN } else { 0 })
+            let (tokens, bytes) = whole;
+            let guess = match bytes {
+                0 => text.content.len() / BYTES_PER_TOKEN,
+                bytes => text.content.len().saturating_mul(tokens) / bytes,
+            };
+            guess.max(known)
         };
         Prefix { names, tokens: known.min(limit), prompt_tokens, exact, end }
     }

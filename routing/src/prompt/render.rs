@@ -11,6 +11,7 @@ use super::model::Model;
 use super::prompter::Text;
 use super::request::Chat;
 use super::template::Context;
+use super::turn::Turn;
 
 /// What `transformers` puts at the end of a message that is to be continued.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -43,18 +44,22 @@ pub(super) fn render<'a>(
     let number = template.choose(chat.tools.is_some()).ok_or(PromptError::NoTemplate)?;
     let style =
         Style { parts: template.takes_parts(number), developer: template.knows_developer(number) };
-    let mut conversation = Conversation::new(&chat.messages, style)?;
+    let merged = (chat.anthropic && template.merges_system())
+        .then(|| with_one_system(&chat.messages))
+        .flatten();
+    let messages = merged.as_deref().unwrap_or(&chat.messages);
+    let mut conversation = Conversation::new(messages, style)?;
     let mut continued = None;
     if chat.continue_final_message {
         let text = conversation
             .last_text_mut()
-            .ok_or(PromptError::UnsupportedContent("continue_final_message with parts"))?;
+            .ok_or(PromptError::UnsupportedContent("continue_final_message without text"))?;
         continued = Some(text.trim().to_owned());
         text.to_mut().push_str(CONTINUE_TAG);
     }
     let tools = chat.tools.as_ref().map(tools).transpose()?;
     let documents = chat.documents.as_ref().map(value).transpose()?;
-    let variables = variables(chat)?;
+    let variables = variables(model, chat, now_unix)?;
     let context = |messages: Value| Context {
         messages,
         tools: tools.clone(),
@@ -87,7 +92,44 @@ pub(super) fn render<'a>(
     Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
 }
 
-fn variables(chat: &Chat<'_>) -> Result<Vec<(String, Value)>, PromptError> {
+/// The messages with all system messages in the first; none if they are so already.
+fn with_one_system<'a>(messages: &[Json<'a>]) -> Option<Vec<Json<'a>>> {
+    let is_system = |message: &Json<'_>| message.get("role").and_then(Json::str) == Some("system");
+    if !messages.iter().skip(1).any(is_system) {
+        return None;
+    }
+    let (systems, others): (Vec<_>, Vec<_>) = messages.iter().partition(|m| is_system(m));
+    let text: String =
+        systems.iter().filter_map(|m| m.get("content").and_then(Json::str)).collect();
+    let first = Turn::with_content("system", Json::Str(Cow::Owned(text))).into_json();
+    Some(std::iter::once(first).chain(others.into_iter().cloned()).collect())
+}
+
+/// The effort that stands for disabled thinking: the lowest, if the template refuses "none" or
+/// makes no difference between it and another (vllm/entrypoints/anthropic/serving.py, 0.32).
+fn disabled_effort(model: &Model, now_unix: i64) -> &'static str {
+    let prompt = |effort: &'static str| {
+        let text = |text| Json::Str(Cow::Borrowed(text));
+        let chat = Chat {
+            messages: vec![Turn::with_content("user", text("Hi")).into_json()],
+            reasoning_effort: Some(text(effort)),
+            add_generation_prompt: true,
+            ..Chat::default()
+        };
+        render(model, &chat, now_unix).ok().map(|text| text.content)
+    };
+    model.disabled_effort.get_or_init(|| {
+        let Some(none) = prompt("none") else { return "low" };
+        let same = |effort| prompt(effort).as_ref() == Some(&none);
+        if ["low", "medium", "high", "xhigh", "max"].into_iter().any(same) { "low" } else { "none" }
+    })
+}
+
+fn variables(
+    model: &Model,
+    chat: &Chat<'_>,
+    now_unix: i64,
+) -> Result<Vec<(String, Value)>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("chat_template_kwargs");
     let mut variables = Vec::new();
     let mut thinking = false;
@@ -103,11 +145,14 @@ fn variables(chat: &Chat<'_>) -> Result<Vec<(String, Value)>, PromptError> {
             }
         }
     }
-    if let Some(effort) = &chat.reasoning_effort {
-        let Json::Str(name) = effort else {
-            return Err(PromptError::UnsupportedContent("reasoning_effort"));
-        };
-        variables.push(("reasoning_effort".to_owned(), Value::from(name.as_ref())));
+    let effort = match &chat.reasoning_effort {
+        _ if chat.thinking_disabled => Some(disabled_effort(model, now_unix)),
+        None => None,
+        Some(Json::Str(name)) => Some(name.as_ref()),
+        Some(_) => return Err(PromptError::UnsupportedContent("reasoning_effort")),
+    };
+    if let Some(name) = effort {
+        variables.push(("reasoning_effort".to_owned(), Value::from(name)));
         if !thinking {
             variables.push(("enable_thinking".to_owned(), Value::from(name != "none")));
         }

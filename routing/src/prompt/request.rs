@@ -1,12 +1,11 @@
-//! An OpenAI request body: what of it decides the prompt.
+//! A request body: what of it decides the prompt.
 
 use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::error::RequestError;
-use super::json::{Json, Text};
+use super::fields::{Fields, PromptField, parse_fields};
+use super::json::Json;
+use super::{messages, responses};
 
 /// The API that a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +14,10 @@ pub enum Api {
     Chat,
     /// `/v1/completions`
     Completions,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages`, which is Anthropic's
+    Messages,
 }
 
 impl Api {
@@ -24,20 +27,25 @@ impl Api {
         match path.trim_end_matches('/') {
             "/v1/chat/completions" => Some(Self::Chat),
             "/v1/completions" => Some(Self::Completions),
+            "/v1/responses" => Some(Self::Responses),
+            "/v1/messages" => Some(Self::Messages),
             _ => None,
         }
     }
 
-    /// The API that a body is for, by its shape: `messages` or `prompt`.
+    /// The API that a body is for, by its shape: `messages` (with `system`, Anthropic's), `input`
+    /// or `prompt`.
     ///
     /// # Errors
     /// [`RequestError`] if the body is no JSON object or has neither.
     pub fn of_body(body: &[u8]) -> Result<Self, RequestError> {
         let fields = parse_fields(body)?;
-        match (fields.messages, fields.prompt) {
-            (Some(_), _) => Ok(Self::Chat),
-            (None, Some(_)) => Ok(Self::Completions),
-            (None, None) => Err(RequestError::NoPrompt("messages")),
+        match (fields.messages, fields.prompt, fields.input) {
+            (Some(_), _, _) if fields.system.is_some() => Ok(Self::Messages),
+            (Some(_), _, _) => Ok(Self::Chat),
+            (None, Some(_), _) => Ok(Self::Completions),
+            (None, None, Some(_)) => Ok(Self::Responses),
+            (None, None, None) => Err(RequestError::NoPrompt("messages")),
         }
     }
 }
@@ -62,9 +70,17 @@ pub(super) enum Prompt<'a> {
     Ids(Vec<u32>),
 }
 
+impl Prompt<'_> {
+    /// A prompt that can't be told.
+    fn unsupported(what: &'static str, why: &mut Option<&'static str>) -> Self {
+        *why = Some(what);
+        Self::Ids(Vec::new())
+    }
+}
+
 /// The fields of a chat request that a template sees.
 #[allow(clippy::struct_excessive_bools)] // As in the API.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Chat<'a> {
     pub(super) messages: Vec<Json<'a>>,
     pub(super) tools: Option<Json<'a>>,
@@ -75,6 +91,10 @@ pub(super) struct Chat<'a> {
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
     pub(super) own_template: bool,
+    /// From Anthropic's API: later system messages go into the first if the template wants that.
+    pub(super) anthropic: bool,
+    /// Anthropic's `thinking` is disabled: the effort for that depends on the template.
+    pub(super) thinking_disabled: bool,
 }
 
 impl<'a> Request<'a> {
@@ -83,84 +103,46 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`RequestError`] for a body that is no JSON object, or that has no usable prompt.
     pub fn parse(api: Api, body: &'a [u8]) -> Result<Self, RequestError> {
-        let fields = parse_fields(body)?;
-        let max_tokens = match (fields.max_completion_tokens, fields.max_tokens) {
-            (Some(Json::Int(number)), _) if api == Api::Chat => u32::try_from(number).ok(),
-            (_, Some(Json::Int(number))) => u32::try_from(number).ok(),
-            _ => None,
-        };
-        let mut unsupported = fields.truncate_prompt_tokens.map(|_| "truncate_prompt_tokens");
-        let flag = |value: &Option<Json<'_>>, name, default| match value {
-            None => Ok(default),
-            Some(value) => value.bool().ok_or(RequestError::WrongType(name)),
-        };
-        let prompt = match api {
-            Api::Chat => {
-                let Some(messages) = fields.messages else {
-                    return Err(RequestError::NoPrompt("messages"));
-                };
-                let Json::List(messages) = messages else {
-                    return Err(RequestError::WrongType("messages"));
-                };
-                if messages.is_empty() {
-                    return Err(RequestError::NoPrompt("messages"));
-                }
-                Prompt::Chat(Chat {
-                    messages,
-                    add_generation_prompt: flag(
-                        &fields.add_generation_prompt,
-                        "add_generation_prompt",
-                        true,
-                    )?,
-                    continue_final_message: flag(
-                        &fields.continue_final_message,
-                        "continue_final_message",
-                        false,
-                    )?,
-                    add_special_tokens: flag(
-                        &fields.add_special_tokens,
-                        "add_special_tokens",
-                        false,
-                    )?,
-                    tools: fields.tools,
-                    documents: fields.documents,
-                    kwargs: fields.chat_template_kwargs,
-                    reasoning_effort: fields.reasoning_effort,
-                    own_template: fields.chat_template.is_some(),
-                })
-            }
-            Api::Completions => {
-                if fields.prompt_embeds {
-                    unsupported = Some("prompt_embeds");
-                }
-                match fields.prompt {
-                    None => return Err(RequestError::NoPrompt("prompt")),
-                    Some(PromptField::Wrong) => return Err(RequestError::WrongType("prompt")),
-                    Some(PromptField::Ids(ids)) => Prompt::Ids(ids),
-                    Some(PromptField::Text(text)) => Prompt::Text {
-                        text,
-                        add_special_tokens: flag(
-                            &fields.add_special_tokens,
-                            "add_special_tokens",
-                            true,
-                        )?,
-                    },
-                }
-            }
-        };
+        let mut fields = parse_fields(body)?;
         let text = |value: Option<Json<'a>>, name| match value {
             None => Ok(Cow::Borrowed("")),
             Some(Json::Str(text)) => Ok(text),
             Some(_) => Err(RequestError::WrongType(name)),
         };
-        Ok(Self {
-            model: text(fields.model, "model")?,
-            cache_salt: text(fields.cache_salt, "cache_salt")?,
-            stream: flag(&fields.stream, "stream", false)?,
-            max_tokens,
-            prompt,
-            unsupported,
-        })
+        let model = text(fields.model.take(), "model")?;
+        let cache_salt = text(fields.cache_salt.take(), "cache_salt")?;
+        let stream = flag(fields.stream.as_ref(), "stream", false)?;
+        let most = match api {
+            Api::Chat => fields.max_completion_tokens.take().or(fields.max_tokens.take()),
+            Api::Completions | Api::Messages => fields.max_tokens.take(),
+            Api::Responses => fields.max_output_tokens.take(),
+        };
+        let max_tokens = match most {
+            Some(Json::Int(number)) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        let mut unsupported = None;
+        if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
+            unsupported = Some("truncate_prompt_tokens");
+        }
+        let prompt = match api {
+            Api::Chat => Prompt::Chat(chat(fields)?),
+            Api::Responses => match responses::chat(fields)? {
+                Ok(chat) => Prompt::Chat(chat),
+                Err(what) => Prompt::unsupported(what, &mut unsupported),
+            },
+            Api::Messages => match messages::chat(fields)? {
+                Ok(chat) => Prompt::Chat(chat),
+                Err(what) => Prompt::unsupported(what, &mut unsupported),
+            },
+            Api::Completions => {
+                if fields.prompt_embeds {
+                    unsupported = Some("prompt_embeds");
+                }
+                completion(fields)?
+            }
+        };
+        Ok(Self { model, cache_salt, stream, max_tokens, prompt, unsupported })
     }
 
     /// The model's name, which may be an adapter's; empty if the request names none.
@@ -184,231 +166,52 @@ impl<'a> Request<'a> {
     }
 }
 
-fn parse_fields(body: &[u8]) -> Result<Fields<'_>, RequestError> {
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data if error.line() <= 1 && error.column() == 0 => {
-            RequestError::NotAnObject
-        }
-        serde_json::error::Category::Data => RequestError::NotAnObject,
-        _ => RequestError::NotJson { line: error.line(), column: error.column() },
+fn flag(value: Option<&Json<'_>>, name: &'static str, default: bool) -> Result<bool, RequestError> {
+    match value {
+        None => Ok(default),
+        Some(value) => value.bool().ok_or(RequestError::WrongType(name)),
+    }
+}
+
+fn chat(fields: Fields<'_>) -> Result<Chat<'_>, RequestError> {
+    let Some(messages) = fields.messages else {
+        return Err(RequestError::NoPrompt("messages"));
+    };
+    let Json::List(messages) = messages else {
+        return Err(RequestError::WrongType("messages"));
+    };
+    if messages.is_empty() {
+        return Err(RequestError::NoPrompt("messages"));
+    }
+    let flag = |value: &Option<Json<'_>>, name, default| flag(value.as_ref(), name, default);
+    Ok(Chat {
+        messages,
+        add_generation_prompt: flag(&fields.add_generation_prompt, "add_generation_prompt", true)?,
+        continue_final_message: flag(
+            &fields.continue_final_message,
+            "continue_final_message",
+            false,
+        )?,
+        add_special_tokens: flag(&fields.add_special_tokens, "add_special_tokens", false)?,
+        tools: fields.tools,
+        documents: fields.documents,
+        kwargs: fields.chat_template_kwargs,
+        reasoning_effort: fields.reasoning_effort,
+        own_template: fields.chat_template.is_some(),
+        ..Chat::default()
     })
 }
 
-#[derive(Default)]
-struct Fields<'a> {
-    model: Option<Json<'a>>,
-    messages: Option<Json<'a>>,
-    prompt: Option<PromptField<'a>>,
-    prompt_embeds: bool,
-    tools: Option<Json<'a>>,
-    documents: Option<Json<'a>>,
-    chat_template: Option<Json<'a>>,
-    chat_template_kwargs: Option<Json<'a>>,
-    reasoning_effort: Option<Json<'a>>,
-    add_generation_prompt: Option<Json<'a>>,
-    continue_final_message: Option<Json<'a>>,
-    add_special_tokens: Option<Json<'a>>,
-    truncate_prompt_tokens: Option<Json<'a>>,
-    cache_salt: Option<Json<'a>>,
-    stream: Option<Json<'a>>,
-    max_tokens: Option<Json<'a>>,
-    max_completion_tokens: Option<Json<'a>>,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(FieldsVisitor)
-    }
-}
-
-struct FieldsVisitor;
-
-impl<'de> Visitor<'de> for FieldsVisitor {
-    type Value = Fields<'de>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Fields::default();
-        while let Some(Text(key)) = access.next_key()? {
-            let place = match key.as_ref() {
-                "model" => &mut fields.model,
-                "messages" => &mut fields.messages,
-                "tools" => &mut fields.tools,
-                "documents" => &mut fields.documents,
-                "chat_template" => &mut fields.chat_template,
-                "chat_template_kwargs" => &mut fields.chat_template_kwargs,
-                "reasoning_effort" => &mut fields.reasoning_effort,
-                "add_generation_prompt" => &mut fields.add_generation_prompt,
-                "continue_final_message" => &mut fields.continue_final_message,
-                "add_special_tokens" => &mut fields.add_special_tokens,
-                "truncate_prompt_tokens" => &mut fields.truncate_prompt_tokens,
-                "cache_salt" => &mut fields.cache_salt,
-                "stream" => &mut fields.stream,
-                "max_tokens" => &mut fields.max_tokens,
-                "max_completion_tokens" => &mut fields.max_completion_tokens,
-                "prompt" => {
-                    fields.prompt = access.next_value::<Option<PromptField<'de>>>()?;
-                    continue;
-                }
-                "prompt_embeds" => {
-                    fields.prompt_embeds = access.next_value::<Option<IgnoredAny>>()?.is_some();
-                    continue;
-                }
-                _ => {
-                    access.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-            };
-            // The last of equal keys wins, as in Python; null is as good as nothing.
-            let value: Json<'de> = access.next_value()?;
-            *place = (!value.is_null()).then_some(value);
+fn completion(fields: Fields<'_>) -> Result<Prompt<'_>, RequestError> {
+    match fields.prompt {
+        None => Err(RequestError::NoPrompt("prompt")),
+        Some(PromptField::Wrong) => Err(RequestError::WrongType("prompt")),
+        Some(PromptField::Ids(ids)) => Ok(Prompt::Ids(ids)),
+        Some(PromptField::Text(text)) => {
+            let add_special_tokens =
+                flag(fields.add_special_tokens.as_ref(), "add_special_tokens", true)?;
+            Ok(Prompt::Text { text, add_special_tokens })
         }
-        Ok(fields)
-    }
-}
-
-/// `prompt`: of several prompts the first, which routing follows.
-#[derive(Debug)]
-enum PromptField<'a> {
-    Text(Cow<'a, str>),
-    Ids(Vec<u32>),
-    Wrong,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for PromptField<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PromptVisitor)
-    }
-}
-
-struct PromptVisitor;
-
-impl<'de> Visitor<'de> for PromptVisitor {
-    type Value = PromptField<'de>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a prompt")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(PromptField::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(PromptField::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(PromptField::Wrong)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(PromptField::Wrong)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(PromptField::Wrong)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(PromptField::Wrong)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(PromptField::Wrong)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let prompt = match access.next_element::<Element<'de>>()? {
-            Some(Element::Prompt(prompt)) => {
-                while access.next_element::<IgnoredAny>()?.is_some() {}
-                prompt
-            }
-            Some(Element::Id(first)) => {
-                let mut ids = vec![first];
-                let mut wrong = false;
-                while let Some(element) = access.next_element::<Element<'de>>()? {
-                    match element {
-                        Element::Id(id) => ids.push(id),
-                        _ => wrong = true,
-                    }
-                }
-                if wrong { PromptField::Wrong } else { PromptField::Ids(ids) }
-            }
-            Some(Element::Wrong) | None => {
-                while access.next_element::<IgnoredAny>()?.is_some() {}
-                PromptField::Wrong
-            }
-        };
-        Ok(prompt)
-    }
-}
-
-enum Element<'a> {
-    Id(u32),
-    Prompt(PromptField<'a>),
-    Wrong,
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Element<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ElementVisitor;
-        impl<'de> Visitor<'de> for ElementVisitor {
-            type Value = Element<'de>;
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a prompt or a token id")
-            }
-            fn visit_u64<E>(self, id: u64) -> Result<Self::Value, E> {
-                Ok(u32::try_from(id).map_or(Element::Wrong, Element::Id))
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
-            }
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
-            }
-            fn visit_borrowed_str<E: serde::de::Error>(
-                self,
-                text: &'de str,
-            ) -> Result<Self::Value, E> {
-                PromptVisitor.visit_borrowed_str(text).map(Element::Prompt)
-            }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-                PromptVisitor.visit_str(text).map(Element::Prompt)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-                let mut ids = Vec::new();
-                let mut wrong = false;
-                while let Some(id) = access.next_element::<Json<'de>>()? {
-                    match id {
-                        Json::Int(id) => match u32::try_from(id) {
-                            Ok(id) => ids.push(id),
-                            Err(_) => wrong = true,
-                        },
-                        _ => wrong = true,
-                    }
-                }
-                Ok(if wrong || ids.is_empty() {
-                    Element::Wrong
-                } else {
-                    Element::Prompt(PromptField::Ids(ids))
-                })
-            }
-            fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
-                PromptVisitor.visit_map(access).map(|_| Element::Wrong)
-            }
-        }
-        deserializer.deserialize_any(ElementVisitor)
     }
 }
 

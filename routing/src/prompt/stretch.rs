@@ -6,6 +6,7 @@
 //! bytes after: texts that start alike are cut alike.
 
 use super::added::Found;
+use super::spaces::Opening;
 use super::tokenizer::Tokenizer;
 
 /// A stretch ends at the first safe cut between words after this many bytes,
@@ -20,6 +21,8 @@ pub(super) struct Part {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) added: Option<u32>,
+    /// What begins with it, if it is text.
+    pub(super) opening: Opening,
 }
 
 /// Goes over a text stretch by stretch.
@@ -29,13 +32,15 @@ pub(super) struct Stretches<'a> {
     /// The next added token at or after `at`, if it was `looked` for.
     next: Option<Found>,
     looked: bool,
+    /// What begins at `at`.
+    opening: Opening,
     /// The parts of the stretch that [`Stretches::advance`] found last.
     pub(super) parts: Vec<Part>,
 }
 
 impl<'a> Stretches<'a> {
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, next: None, looked: false, parts: Vec::new() }
+        Self { text, at: 0, next: None, looked: false, opening: Opening::Text, parts: Vec::new() }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -56,20 +61,26 @@ impl<'a> Stretches<'a> {
             if let Some(cut) = self.cut(tokenizer, start, text_end) {
                 self.next = found;
                 self.looked = true;
-                self.parts.push(Part { start: self.at, end: cut, added: None });
-                self.at = cut;
+                self.text_part(cut);
+                self.opening = Opening::None;
                 return Some((self.text.get(start..cut)?, true));
             }
             if self.at < text_end {
-                self.parts.push(Part { start: self.at, end: text_end, added: None });
+                self.text_part(text_end);
             }
             self.looked = false;
             let Some(found) = found else {
                 self.at = self.text.len();
                 return Some((self.text.get(start..)?, false));
             };
-            self.parts.push(Part { start: found.start, end: found.end, added: Some(found.id) });
+            self.parts.push(Part {
+                start: found.start,
+                end: found.end,
+                added: Some(found.id),
+                opening: Opening::None,
+            });
             self.at = found.end;
+            self.opening = Opening::Piece;
             if found.certain && self.at - start >= ADDED_STRETCH_BYTES {
                 return Some((self.text.get(start..self.at)?, true));
             }
@@ -77,6 +88,13 @@ impl<'a> Stretches<'a> {
                 return Some((self.text.get(start..)?, found.certain));
             }
         }
+    }
+
+    /// The text up to `end` is a part.
+    fn text_part(&mut self, end: usize) {
+        let opening = self.opening;
+        self.parts.push(Part { start: self.at, end, added: None, opening });
+        self.at = end;
     }
 
     /// The first safe cut before `to` that is far enough from the stretch's start.

@@ -25,6 +25,7 @@ pub(super) struct Template {
     content_parts: [bool; 2],
     developer: [bool; 2],
     has: [bool; 2],
+    merges_system: bool,
 }
 
 /// What a template is given.
@@ -53,8 +54,15 @@ impl Template {
         };
         let chat = template(CHAT, &definition.source)?;
         let tools = template(TOOLS, &definition.tools_source)?;
+        let merges_system = [(CHAT, &definition.source), (TOOLS, &definition.tools_source)]
+            .iter()
+            .any(|(name, source)| match source {
+                Some(source) => system_must_be_first(&environment, name, source),
+                None => *name == CHAT,
+            });
         Ok(Self {
             environment,
+            merges_system,
             special: definition
                 .special
                 .iter()
@@ -88,6 +96,11 @@ impl Template {
         self.developer.get(number) == Some(&true)
     }
 
+    /// Whether vLLM puts Anthropic's later system messages into the first for this template.
+    pub(super) fn merges_system(&self) -> bool {
+        self.merges_system
+    }
+
     pub(super) fn render(&self, number: usize, context: Context) -> Result<String, PromptError> {
         let mut variables: Vec<(Value, Value)> = Vec::with_capacity(16);
         let mut add = |name: &str, value: Value| variables.push((Value::from(name), value));
@@ -109,6 +122,20 @@ impl Template {
             .and_then(|template| template.render(Value::from_pairs(variables)))
             .map_err(|error| prompt_error(&error))
     }
+}
+
+/// Whether the template fails on a system message that isn't the first, with no other variables
+/// than these: vLLM's own test (vllm/entrypoints/anthropic/serving.py, 0.32).
+fn system_must_be_first(environment: &Environment<'_>, name: &str, source: &str) -> bool {
+    let messages: Value = ["system", "user", "system", "user"]
+        .iter()
+        .map(|role| Value::from_pairs([("role", *role), ("content", "t")]))
+        .collect();
+    let variables =
+        Value::from_pairs([("messages", messages), ("add_generation_prompt", Value::from(false))]);
+    // It knows no `generation` blocks.
+    generation_blocks_opened(source) != source
+        || environment.get_template(name).and_then(|template| template.render(variables)).is_err()
 }
 
 /// An error of `raise_exception`.

@@ -9,6 +9,7 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 use super::added::{AddedToken, AddedTokens};
 use super::bpe::{Bpe, BpeDefinition, Scratch};
 use super::pattern::Pattern;
+use super::spaces::{Joins, Opening, Prefix, plain};
 use super::stretch::Part;
 use super::unicode::CharTable;
 
@@ -28,6 +29,8 @@ pub(super) struct TokenizerDefinition {
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
     pub(super) cuts: Cuts,
+    /// SentencePiece's kind: when a space is put in front. None for the byte-level kind.
+    pub(super) spaces: Option<Prefix>,
 }
 
 /// Which cuts are safe for a tokenizer; found out when it is prepared.
@@ -78,6 +81,7 @@ pub(super) struct Tokenizer {
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
     pub(super) cuts: Cuts,
+    spaces: Option<(Prefix, Joins)>,
 }
 
 impl Tokenizer {
@@ -94,13 +98,15 @@ impl Tokenizer {
             .collect::<Result<_, _>>()?;
         let (normalized, raw) =
             definition.added.iter().cloned().partition(|token| token.normalized);
+        let bpe = Bpe::new(&definition.bpe)?;
         Ok(Self {
+            spaces: definition.spaces.map(|prefix| (prefix, bpe.joins())),
             table,
             splits,
             nfc: definition.nfc,
             raw: AddedTokens::new(raw),
             normalized: AddedTokens::new(normalized),
-            bpe: Bpe::new(&definition.bpe)?,
+            bpe,
             before: definition.before.clone(),
             after: definition.after.clone(),
             cuts: definition.cuts,
@@ -110,6 +116,12 @@ impl Tokenizer {
     #[cfg(feature = "preprocess")]
     pub(super) fn bpe(&self) -> &Bpe {
         &self.bpe
+    }
+
+    /// Which characters may be one token, if there are no words.
+    #[cfg(feature = "preprocess")]
+    pub(super) fn joins(&self) -> Option<&Joins> {
+        self.spaces.as_ref().map(|(_, joins)| joins)
     }
 
     /// The last safe cut of a text whose end isn't one.
@@ -144,7 +156,7 @@ impl Tokenizer {
                 Stop::End
             } else {
                 let text = text.get(part.start..part.end).unwrap_or_default();
-                self.encode_text(text, limit, scratch, out)
+                self.encode_text(text, part.opening, limit, scratch, out)
             };
             if stop != Stop::End {
                 return stop;
@@ -156,20 +168,36 @@ impl Tokenizer {
     fn encode_text(
         &self,
         text: &str,
+        mut opening: Opening,
         limit: usize,
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Stop {
-        let text = if self.nfc { nfc(text) } else { Cow::Borrowed(text) };
-        if self.normalized.is_empty() {
-            return self.encode_words(&self.splits, &text, limit, scratch, out);
+        let mut text = if self.nfc { nfc(text) } else { Cow::Borrowed(text) };
+        if let Some((prefix, _)) = &self.spaces {
+            text = plain(text);
+            // This rule is the normaliser's, which goes before the search for added tokens.
+            if *prefix == Prefix::Always && !self.normalized.is_empty() {
+                if prefix.applies(&text, opening) {
+                    text = Cow::Owned(format!(" {text}"));
+                }
+                opening = Opening::None;
+            }
         }
+        if self.normalized.is_empty() {
+            return self.encode_segment(&text, opening, limit, scratch, out);
+        }
+        let later = if self.spaces.as_ref().is_some_and(|(prefix, _)| *prefix == Prefix::Pieces) {
+            Opening::Piece
+        } else {
+            Opening::None
+        };
         let mut at = 0;
         while at < text.len() {
             let found = self.normalized.find(&text, at);
             let end = found.map_or(text.len(), |found| found.start);
             let words = text.get(at..end).unwrap_or_default();
-            let stop = self.encode_words(&self.splits, words, limit, scratch, out);
+            let stop = self.encode_segment(words, opening, limit, scratch, out);
             if stop != Stop::End {
                 return stop;
             }
@@ -179,6 +207,52 @@ impl Tokenizer {
             }
             out.push(found.id);
             at = found.end;
+            opening = later;
+        }
+        Stop::End
+    }
+
+    /// A text without added tokens.
+    fn encode_segment(
+        &self,
+        text: &str,
+        opening: Opening,
+        limit: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Stop {
+        let Some((prefix, joins)) = &self.spaces else {
+            return self.encode_words(&self.splits, text, limit, scratch, out);
+        };
+        let mut at = 0;
+        if !text.is_empty() && prefix.applies(text, opening) {
+            at = joins.word_end(text.as_bytes(), 0);
+            let first = format!(" {}", text.get(..at).unwrap_or_default());
+            let stop = self.encode_joined(joins, &first, limit, scratch, out);
+            if stop != Stop::End {
+                return stop;
+            }
+        }
+        self.encode_joined(joins, text.get(at..).unwrap_or_default(), limit, scratch, out)
+    }
+
+    fn encode_joined(
+        &self,
+        joins: &Joins,
+        text: &str,
+        limit: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Stop {
+        let mut at = 0;
+        while at < text.len() {
+            let end = joins.word_end(text.as_bytes(), at);
+            let word = text.get(at..end).unwrap_or_default();
+            let stop = self.encode_words(&[], word, limit, scratch, out);
+            if stop != Stop::End {
+                return stop;
+            }
+            at = end;
         }
         Stop::End
     }

@@ -1,0 +1,15 @@
+//! Benchmarks of Warmpath: the whole of it beside its peers, and its hot path alone.
+//!
+//! `scripts/bench` runs all of this; see there.
+#![forbid(unsafe_code)]
+
+pub mod bodies;
+pub mod cases;
+pub mod guard;
+pub mod load;
+pub mod process;
+pub mod report;
+pub mod run;
+pub mod systems;
+pub mod upstream;
+pub mod usage;

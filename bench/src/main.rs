@@ -1,0 +1,54 @@
+//! `warmpath-bench`: what `scripts/bench` runs.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use warmpath_bench::{guard, run, upstream};
+
+#[derive(Parser)]
+#[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare Envoy, Warmpath and the peers under load
+    Run(run::Args),
+    /// Be the engines behind them
+    Upstream(upstream::Args),
+    /// Count the hot path's instructions and compare them with the stored counts
+    Guard {
+        /// The stored counts
+        #[arg(long, value_name = "FILE")]
+        counts: PathBuf,
+        /// Store the counts of now
+        #[arg(long)]
+        update: bool,
+    },
+    /// Run one case of the hot path some times, for valgrind and perf
+    Case {
+        /// Its name
+        name: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Run(args) => run::run(&args).map(|()| true),
+        Command::Upstream(args) => upstream::serve(&args).map(|()| true),
+        Command::Guard { counts, update } => guard::guard(&counts, update),
+        Command::Case { name } => guard::run_case(&name).map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("warmpath-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

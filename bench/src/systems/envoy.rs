@@ -1,0 +1,246 @@
+//! Envoy without and with Warmpath: the quick start's own configuration, less what a benchmark
+//! must not measure (access log, explanations), with all engines in one region.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use warmpath_tests::{Client, host};
+
+use super::{Fleet, Ground, PATIENCE, System, answers, free_ports, local, quickstart};
+use crate::bodies::{Bodies, Kind};
+use crate::process::Process;
+
+const POOL: &str = "demo-eu-west";
+const ZONE: &str = "eu";
+const CLUSTER: &str = "eu.demo-eu-west";
+/// Where the connection manager lies in the configuration.
+const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+
+/// Starts plain Envoy, Envoy with Warmpath, and another whose relay is dead.
+pub(super) fn start(
+    ground: &Ground,
+    wanted: &dyn Fn(&str) -> bool,
+    fleet: &mut Fleet,
+) -> anyhow::Result<()> {
+    let system = |name: &str, kind, port, processes: Vec<u32>, reason| System {
+        name: name.into(),
+        address: local(port),
+        host: host(ZONE),
+        kind,
+        processes,
+        reason,
+    };
+    if wanted("envoy") {
+        let [port, admin] = two_ports()?;
+        let envoy = run(ground, "envoy", [port, admin], None).context("plain Envoy")?;
+        fleet.systems.push(system("envoy", Kind::Shared, port, vec![envoy.id()], None));
+        fleet.processes.push(envoy);
+    }
+    if wanted("warmpath warm") || wanted("warmpath cold") {
+        let (port, admin, [relay, envoy]) = warmpath(ground, "warmpath", 0)?;
+        let ids = vec![envoy.id(), relay.id()];
+        let mut push = |name: &str, kind, reason| {
+            if wanted(name) {
+                let reason = Some((reason, admin));
+                fleet.systems.push(system(name, kind, port, ids.clone(), reason));
+            }
+        };
+        push("warmpath warm", Kind::Shared, "warm");
+        push("warmpath cold", Kind::Unique, "cold");
+        fleet.processes.extend([relay, envoy]);
+    }
+    if wanted("warmpath stale") {
+        let (port, admin, [relay, mut envoy]) = warmpath(ground, "stale", 1)?;
+        drop(relay);
+        await_reason(port, admin, "ring", &mut envoy)?;
+        let reason = Some(("ring", admin));
+        fleet.systems.push(system("warmpath stale", Kind::Shared, port, vec![envoy.id()], reason));
+        fleet.processes.push(envoy);
+    }
+    Ok(())
+}
+
+fn two_ports() -> anyhow::Result<[u16; 2]> {
+    free_ports(2)?.try_into().ok().context("two ports")
+}
+
+/// Relay and Envoy, the map filled.
+fn warmpath(
+    ground: &Ground,
+    name: &str,
+    listener: usize,
+) -> anyhow::Result<(u16, u16, [Process; 2])> {
+    let relay_port = *free_ports(1)?.first().context("a port")?;
+    let events = ground.events.get(listener).context("no such listener")?;
+    let replicas: Vec<Value> = ground
+        .engines
+        .iter()
+        .zip(events)
+        .map(|(port, events)| {
+            json!({
+                "endpoint": format!("127.0.0.1:{port}"),
+                "pool": POOL,
+                "model": "demo",
+                "events": {"connect": format!("tcp://127.0.0.1:{events}")},
+            })
+        })
+        .collect();
+    let config = json!({
+        "listen": format!("127.0.0.1:{relay_port}"),
+        "models": [{"name": "demo", "path": ground.model, "version": "1"}],
+        "replicas": replicas,
+    });
+    // JSON is YAML.
+    let path = ground.dir.join(format!("{name}.relay.yaml"));
+    std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
+    let mut command = Command::new(&ground.tools.warmpath);
+    command.arg("relay").arg("--config").arg(path);
+    let relay = Process::start(&format!("{name}-relay"), &ground.dir, &mut command)?;
+
+    let [port, admin] = two_ports()?;
+    let mut envoy = run(ground, name, [port, admin], Some(relay_port)).context("Envoy")?;
+    await_reason(port, admin, "warm", &mut envoy)
+        .with_context(|| format!("the relay says: {}", relay.tail()))?;
+    Ok((port, admin, [relay, envoy]))
+}
+
+/// Waits until requests of all sizes on fresh connections are decided for this reason.
+fn await_reason(port: u16, admin: u16, reason: &str, envoy: &mut Process) -> anyhow::Result<()> {
+    let bodies = [Bodies::new(8 << 10)];
+    let mut rng = fastrand::Rng::new();
+    envoy
+        .until(PATIENCE, || {
+            let before = decisions(admin, reason);
+            let sent = 16u64;
+            for at in 0..sent as usize {
+                for bodies in &bodies {
+                    let body = bodies.shared(at, &mut rng);
+                    // A client each: the kernel spreads connections over the workers.
+                    let _ = Client::new(port).post(ZONE, "/v1/chat/completions", &[], &body);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            decisions(admin, reason) - before == sent
+        })
+        .with_context(|| format!("no steady decision {reason:?}: {}", all_decisions(admin)))
+}
+
+/// Decisions so far for a reason.
+pub(crate) fn decisions(admin: u16, reason: &str) -> u64 {
+    let text = all_decisions(admin);
+    let name = format!("decision.{reason}: ");
+    text.lines().find_map(|line| line.split_once(&name)?.1.parse().ok()).unwrap_or(0)
+}
+
+/// All decisions so far.
+pub(crate) fn decided(admin: u16) -> u64 {
+    let text = all_decisions(admin);
+    text.lines().filter_map(|line| line.rsplit_once(": ")?.1.parse::<u64>().ok()).sum()
+}
+
+fn all_decisions(admin: u16) -> String {
+    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.decision");
+    answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default()
+}
+
+/// Envoy; with Warmpath where a relay is named.
+fn run(
+    ground: &Ground,
+    name: &str,
+    [port, admin]: [u16; 2],
+    relay: Option<u16>,
+) -> anyhow::Result<Process> {
+    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(quickstart())?)?;
+    change(&mut config, ground, [port, admin], relay)
+        .context("envoy/quickstart.yaml is not as the benchmark knows it")?;
+    let path = ground.dir.join(format!("{name}.json"));
+    std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
+    let mut command = Command::new(&ground.tools.envoy);
+    command.arg("-c").arg(path);
+    command.args(["--use-dynamic-base-id", "--concurrency", "2", "-l", "warning"]);
+    let mut envoy = Process::start(name, &ground.dir, &mut command)?;
+    envoy.until(PATIENCE, || answers(admin, "/ready"))?;
+    Ok(envoy)
+}
+
+fn change(
+    config: &mut Value,
+    ground: &Ground,
+    [port, admin]: [u16; 2],
+    relay: Option<u16>,
+) -> Option<()> {
+    let set_port = |config: &mut Value, pointer: &str, port: u16| {
+        *config.pointer_mut(&format!("{pointer}/address/socket_address/port_value"))? = port.into();
+        Some(())
+    };
+    set_port(config, "/admin", admin)?;
+    set_port(config, "/static_resources/listeners/0", port)?;
+    let manager = config.pointer_mut(MANAGER)?.as_object_mut()?;
+    manager.remove("access_log")?;
+
+    let wasm = ground.tools.filter.to_string_lossy().into_owned();
+    let code = |vm: &mut Value| {
+        *vm.pointer_mut("/vm_config/code/local/filename")? = wasm.clone().into();
+        Some(())
+    };
+    if relay.is_some() {
+        code(config.pointer_mut("/bootstrap_extensions/0/typed_config/config")?)?;
+        let filter =
+            config.pointer_mut(&format!("{MANAGER}/http_filters/1/typed_config/config"))?;
+        code(filter)?;
+        let text = filter.pointer_mut("/configuration/value")?;
+        let mut router: Value = serde_json::from_str(text.as_str()?).ok()?;
+        *router.get_mut("explain")? = false.into();
+        *text = router.to_string().into();
+    } else {
+        config.as_object_mut()?.remove("bootstrap_extensions")?;
+        let filters = config.pointer_mut(&format!("{MANAGER}/http_filters"))?.as_array_mut()?;
+        filters.retain(|filter| filter.get("name").is_none_or(|name| name != "warmpath"));
+        for host in
+            config.pointer_mut(&format!("{MANAGER}/route_config/virtual_hosts"))?.as_array_mut()?
+        {
+            let route = host.pointer_mut("/routes/0")?;
+            route.pointer_mut("/match")?.as_object_mut()?.remove("headers")?;
+            let action = route.pointer_mut("/route")?.as_object_mut()?;
+            action.remove("cluster_header")?;
+            action.remove("hash_policy")?;
+            action.insert("cluster".into(), CLUSTER.into());
+        }
+    }
+
+    let clusters = config.pointer_mut("/static_resources/clusters")?.as_array_mut()?;
+    clusters.retain(|cluster| {
+        let name = cluster.get("name").and_then(Value::as_str);
+        name == Some(CLUSTER) || (relay.is_some() && name.is_some())
+    });
+    for cluster in clusters {
+        match cluster.get("name").and_then(Value::as_str)? {
+            "warmpath-relay" => {
+                let endpoint =
+                    cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints/0")?;
+                set_port(endpoint, "/endpoint", relay?)?;
+            }
+            CLUSTER => {
+                let endpoint = |port: &u16| {
+                    json!({"endpoint": {"address": {"socket_address":
+                    {"address": "127.0.0.1", "port_value": port}}}})
+                };
+                *cluster.pointer_mut("/load_assignment/endpoints/0/lb_endpoints")? =
+                    ground.engines.iter().map(endpoint).collect();
+                if relay.is_none() {
+                    *cluster.get_mut("load_balancing_policy")? = json!({"policies": [
+                        {"typed_extension_config": {
+                            "name": "envoy.load_balancing_policies.round_robin",
+                            "typed_config": {"@type": "type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin"}
+                        }}
+                    ]});
+                }
+            }
+            // Zones that nobody asks for; nothing answers there.
+            _ => {}
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,162 @@
+//! What is measured: each proxy in front of the same engines.
+
+mod envoy;
+mod peers;
+
+pub(crate) use envoy::{decided, decisions};
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use warmpath_tests::{Client, Tools, repository};
+
+use crate::bodies::Kind;
+use crate::process::Process;
+
+/// How long something may take to start.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Engines behind each proxy.
+const ENGINES: usize = 4;
+
+/// Listeners of KV events: Warmpath's relay, that of the map that goes stale, vLLM Router.
+const LISTENERS: usize = 3;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The model's directory.
+    pub model: PathBuf,
+    /// Sizes of bodies, in bytes.
+    pub sizes: Vec<usize>,
+    /// Python of the environment that has the peers.
+    pub peers: Option<PathBuf>,
+    /// Only systems whose name contains one of these; all if there are none.
+    pub only: Vec<String>,
+}
+
+/// A proxy, or none, that runs.
+#[derive(Debug)]
+pub struct System {
+    /// Its name in the table.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The `host` header that it wants.
+    pub host: String,
+    /// Which prompts it gets.
+    pub kind: Kind,
+    /// The processes that it consists of.
+    pub processes: Vec<u32>,
+    /// The reason that Warmpath should give for each decision, and Envoy's admin port.
+    pub reason: Option<(&'static str, u16)>,
+}
+
+/// All that runs. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    /// What is measured, in the table's order.
+    pub systems: Vec<System>,
+    /// What can't be, and why.
+    pub missing: Vec<(String, String)>,
+    processes: Vec<Process>,
+    _dir: tempfile::TempDir,
+}
+
+/// What the parts of a fleet have to know of each other.
+struct Ground {
+    dir: PathBuf,
+    model: PathBuf,
+    tools: Tools,
+    engines: Vec<u16>,
+    /// Ports of KV events, by listener.
+    events: Vec<Vec<u16>>,
+}
+
+impl Fleet {
+    /// Starts everything.
+    ///
+    /// # Errors
+    /// A part of Warmpath's own does not start. Peers that don't are named in `missing`.
+    pub fn start(options: &Options) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("warmpath-bench-").tempdir()?;
+        let mut ports = free_ports(ENGINES * (1 + LISTENERS))?.into_iter();
+        let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
+        let ground = Ground {
+            dir: dir.path().to_owned(),
+            model: options.model.canonicalize()?,
+            tools: Tools::find()?,
+            engines: take(),
+            events: (0..LISTENERS).map(|_| take()).collect(),
+        };
+        let mut fleet = Self {
+            systems: Vec::new(),
+            missing: Vec::new(),
+            processes: vec![upstream(&ground, &options.sizes)?],
+            _dir: dir,
+        };
+        let wanted = |name: &str| {
+            options.only.is_empty() || options.only.iter().any(|o| name.contains(o.as_str()))
+        };
+        let first = ground.engines.first().copied().context("no engine")?;
+        if wanted("direct") {
+            fleet.systems.push(System {
+                name: "direct".into(),
+                address: local(first),
+                host: "localhost".into(),
+                kind: Kind::Shared,
+                processes: Vec::new(),
+                reason: None,
+            });
+        }
+        envoy::start(&ground, &wanted, &mut fleet)?;
+        peers::start(&ground, options.peers.as_deref(), &wanted, &mut fleet);
+        Ok(fleet)
+    }
+}
+
+fn upstream(ground: &Ground, sizes: &[usize]) -> anyhow::Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("upstream").arg("--model").arg(&ground.model);
+    command.args(["--http", &join(&ground.engines)]);
+    command.args(["--events", &join(&ground.events.concat())]);
+    command.args(["--sizes", &join(sizes)]);
+    let mut process = Process::start("upstream", &ground.dir, &mut command)?;
+    let engines = ground.engines.clone();
+    process
+        .until(PATIENCE, || engines.iter().all(|port| answers(*port, "/health")))
+        .context("the upstream")?;
+    Ok(process)
+}
+
+fn join<T: ToString>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn local(port: u16) -> SocketAddr {
+    ([127, 0, 0, 1], port).into()
+}
+
+fn answers(port: u16, path: &str) -> bool {
+    Client::new(port).get("eu", path).is_ok_and(|answer| answer.status == 200)
+}
+
+/// Ports that are free now.
+fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
+    Ok(held
+        .iter()
+        .map(TcpListener::local_addr)
+        .collect::<Result<Vec<_>, _>>()?
+        .iter()
+        .map(SocketAddr::port)
+        .collect())
+}
+
+fn quickstart() -> PathBuf {
+    Path::new(repository()).join("envoy/quickstart.yaml")
+}

@@ -1,0 +1,184 @@
+//! What answers teach: whether the prefix map is right, and what prefill and waiting really take.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warmpath_routing::cost::CostModel;
+use warmpath_routing::drift::{Change, Drift, Kind, Observation};
+use warmpath_routing::learn::{Learned, Timing};
+use warmpath_routing::ledger::Line;
+use warmpath_routing::usage::{Reported, Usage};
+
+use super::ticket::Ticket;
+use crate::host::{Counter, Gauge};
+
+/// Models that are told apart in metrics; those beyond count as one.
+const MOST_MODELS: usize = 32;
+/// Models and replicas whose drift is followed.
+const MOST_DRIFTS: usize = 4_096;
+
+/// What one worker has learned.
+pub(super) struct Feedback {
+    drifts: BTreeMap<(u64, String), Drift>,
+    /// Models whose engines tell of cached tokens: their silence then means none.
+    telling: BTreeSet<String>,
+    tokens: BTreeMap<String, [Counter; 2]>,
+    learned: BTreeMap<String, (Learned, [Gauge; 3])>,
+    /// Learned prices by pool.
+    pub(super) prices: BTreeMap<String, CostModel>,
+    told: Counter,
+    untold: Counter,
+    began: Counter,
+}
+
+impl Feedback {
+    pub(super) fn define() -> Self {
+        let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
+        Self {
+            drifts: BTreeMap::new(),
+            telling: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            learned: BTreeMap::new(),
+            prices: BTreeMap::new(),
+            told: counter("answers.told"),
+            untold: counter("answers.untold"),
+            began: counter("drift_began"),
+        }
+    }
+
+    /// Takes in how many tokens were cached. Gives the replica's name and drift, if that changed.
+    pub(super) fn usage(&mut self, ticket: &Ticket, usage: Option<Usage>) -> Option<(u64, u32)> {
+        let (name, model, expected) =
+            (ticket.at?, ticket.model.as_ref()?, ticket.expected.as_ref()?);
+        let cached = usage.and_then(|usage| match usage.cached {
+            Reported::Tokens(tokens) => {
+                if !self.telling.contains(model) && self.telling.len() < MOST_MODELS {
+                    self.telling.insert(model.clone());
+                }
+                Some(tokens)
+            }
+            // vLLM says nothing where nothing was cached.
+            Reported::Null | Reported::Absent => self.telling.contains(model).then_some(0),
+        });
+        let Some(actual) = cached else {
+            self.untold.add(1);
+            return None;
+        };
+        self.told.add(1);
+        let [expected_tokens, actual_tokens] = self.counters(model);
+        expected_tokens.add(u64::from(expected.cached));
+        actual_tokens.add(u64::from(actual));
+
+        let key = (name, model.clone());
+        if self.drifts.len() >= MOST_DRIFTS && !self.drifts.contains_key(&key) {
+            return None;
+        }
+        let drift = self.drifts.entry(key).or_default();
+        let seen = Observation {
+            expected: expected.cached,
+            hoped: expected.excused,
+            actual,
+            our_prompt: expected.prompt,
+            their_prompt: usage.and_then(|usage| usage.prompt),
+        };
+        let changes: Vec<Change> = drift.observe(&seen).collect();
+        if changes.is_empty() {
+            return None;
+        }
+        let endpoint = ticket.named.first().map_or("", |(endpoint, _)| endpoint.as_str());
+        for change in changes {
+            match change {
+                Change::Began(kind, suspect) => {
+                    self.began.add(1);
+                    log::error!(
+                        "router: the prefix map and {model} at {endpoint} drift apart ({}: {} \
+                         tokens expected, {actual} cached of late); suspect {}: {}",
+                        kind.name(),
+                        expected.cached,
+                        suspect.name(),
+                        suspect.advice()
+                    );
+                }
+                Change::Ended(kind) => log::info!(
+                    "router: the prefix map and {model} at {endpoint} agree again ({})",
+                    kind.name()
+                ),
+            }
+        }
+        Some((name, self.drift_of(name)))
+    }
+
+    // Over all models of the replica.
+    fn drift_of(&self, name: u64) -> u32 {
+        let of = self.drifts.range((name, String::new())..).take_while(|((at, _), _)| *at == name);
+        of.fold(0, |bits, (_, drift)| {
+            let bit = |kind, bit| if drift.drifts(kind) { bit } else { 0 };
+            bits | bit(Kind::Missing, Line::MISSING) | bit(Kind::Surprise, Line::SURPRISE)
+        })
+    }
+
+    /// Takes in how long the first token of a stream took.
+    pub(super) fn timing(&mut self, cost: &CostModel, ticket: &Ticket, usage: Option<Usage>) {
+        let Some(first_ns) = ticket.first_token_ns else { return };
+        // By the engine's own word where there is one, else by the map's.
+        let counted = match (usage, ticket.expected) {
+            (Some(Usage { prompt: Some(prompt), cached: Reported::Tokens(cached) }), _) => {
+                Some((prompt, cached))
+            }
+            (_, Some(expected)) if expected.certain => {
+                expected.prompt.map(|prompt| (prompt, expected.cached))
+            }
+            _ => None,
+        };
+        let Some((prompt, cached)) = counted else { return };
+        let seen = Timing {
+            uncached: prompt.saturating_sub(cached),
+            cached,
+            queued: ticket.queued,
+            rtt_ms: ticket.rtt_ms,
+            first_token_ms: first_ns.saturating_sub(ticket.sent_ns) as f64 / 1e6,
+        };
+        // Pools come from the configuration, so that these are bounded.
+        let (learned, gauges) = self.learned.entry(ticket.pool.clone()).or_insert_with(|| {
+            let gauge = |what: &str| {
+                let pool = label(&ticket.pool);
+                Gauge::define(&format!("warmpath.router.learned_{what}.{pool}"))
+            };
+            let names = ["prefill_base_us", "prefill_us_per_1k_tokens", "queued_us"];
+            (Learned::default(), names.map(gauge))
+        });
+        learned.observe(cost, &seen);
+        let prices = learned.prices(cost);
+        for (gauge, ms) in gauges.iter().zip([
+            prices.prefill_base_ms,
+            prices.prefill_ms_per_1k_tokens,
+            prices.queued_ms,
+        ]) {
+            gauge.set((ms * 1_000.0) as u64);
+        }
+        self.prices.insert(ticket.pool.clone(), prices);
+    }
+
+    /// Forgets the drift of replicas that are no more.
+    pub(super) fn retain(&mut self, names: &[u64]) {
+        if self.drifts.keys().any(|(name, _)| !names.contains(name)) {
+            self.drifts.retain(|(name, _), _| names.contains(name));
+        }
+    }
+
+    fn counters(&mut self, model: &str) -> [Counter; 2] {
+        let full = self.tokens.len() >= MOST_MODELS && !self.tokens.contains_key(model);
+        let name = if full { "others" } else { model };
+        *self.tokens.entry(name.to_owned()).or_insert_with(|| {
+            let counter = |what: &str| {
+                Counter::define(&format!("warmpath.router.{what}_cached_tokens.{}", label(name)))
+            };
+            ["told_expected", "told_actual"].map(counter)
+        })
+    }
+}
+
+/// A name as the last part of a metric's name.
+fn label(name: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.');
+    name.chars().take(100).map(|c| if safe(c) { c } else { '_' }).collect()
+}

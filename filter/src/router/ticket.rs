@@ -1,0 +1,95 @@
+//! What is kept of a request that was sent, until its answer has ended.
+
+use warmpath_routing::cost::CostModel;
+use warmpath_routing::decision::{Ask, Route};
+use warmpath_routing::view::World;
+
+/// A request under way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Ticket {
+    /// The replica where it counts as in flight.
+    pub(super) at: Option<u64>,
+    /// Tokens that it has in prefill there.
+    pub(super) cold_tokens: u32,
+    /// What Envoy was told: endpoints and names of replicas, in the order in which it tries them.
+    pub(super) named: Vec<(String, u64)>,
+    /// The model, by the name that pools use.
+    pub(super) model: Option<String>,
+    pub(super) pool: String,
+    /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
+    pub(super) expected: Option<Expected>,
+    /// What the decision reckoned with.
+    pub(super) queued: u32,
+    pub(super) rtt_ms: f64,
+    /// When it was sent, and when the first token came, in nanoseconds since 1970.
+    pub(super) sent_ns: u64,
+    pub(super) first_token_ns: Option<u64>,
+}
+
+/// Tokens, as foreseen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    pub(super) cached: u32,
+    /// What may be cached as well, its events being under way.
+    pub(super) excused: u32,
+    /// Nothing but the map spoke for the replica.
+    pub(super) certain: bool,
+    /// Of the whole prompt; `None` where it was not counted to its end.
+    pub(super) prompt: Option<u32>,
+}
+
+/// What Envoy tells of an answer when its headers come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// An engine's answer, and not Envoy's own.
+    pub(super) of_engine: bool,
+    /// Envoy's own answer says that engines failed, and not the client or the configuration.
+    pub(super) upstream_failed: bool,
+    /// `ip:port` of the host that answered or was tried last.
+    pub(super) upstream: Option<String>,
+    /// Hosts that were tried.
+    pub(super) attempts: usize,
+}
+
+impl Ticket {
+    /// `excused`: tokens of requests whose events may still be under way.
+    pub(super) fn new(
+        route: &Route<'_>,
+        ask: &Ask<'_>,
+        world: &World,
+        names: &[u64],
+        excused: u32,
+    ) -> Self {
+        let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+        let rank = first.and_then(|replica| replica.rank);
+        // A retry takes the next endpoint and can't change the rank: only those of the same rank
+        // are named, the rest is left to Envoy's own choice.
+        let named = route.replicas.iter().filter_map(|at| {
+            let replica = world.replicas.get(*at).filter(|replica| replica.rank == rank)?;
+            Some((replica.endpoint.clone(), *names.get(*at)?))
+        });
+        let load = route.replicas.first().and_then(|at| world.loads.get(*at));
+        // Where a prompt was read to its end, its blocks leave less than one over.
+        let whole = u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
+        let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
+            .then_some(Expected {
+                cached: route.cached_tokens,
+                excused,
+                certain: route.hoped_tokens == route.cached_tokens,
+                prompt: whole.then_some(ask.prompt_tokens),
+            });
+        Self {
+            at: None,
+            cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
+            named: named.collect(),
+            model: ask.model.map(str::to_owned),
+            pool: route.pool.to_owned(),
+            expected,
+            queued: load.map_or(0, CostModel::queued),
+            rtt_ms: route.cost.network,
+            sent_ns: 0,
+            first_token_ns: None,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is fuzzed, as functions of bytes. They panic when a law is broken.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use warmpath_routing::fingerprint::Fingerprint;
+use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+
+const ROOT: Fingerprint = Fingerprint([7; 32]);
+const APIS: [Api; 4] = [Api::Chat, Api::Completions, Api::Responses, Api::Messages];
+
+static DEMO: LazyLock<ModelFiles> = LazyLock::new(|| {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
+    ModelFiles::read_dir(&dir).unwrap()
+});
+
+static ARTEFACT: LazyLock<Vec<u8>> = LazyLock::new(|| preprocess(&DEMO).unwrap().bytes);
+
+/// A prompter for the demo model.
+pub fn demo(memo_bytes: usize) -> Prompter {
+    Prompter::new(Model::load(&ARTEFACT).unwrap(), memo_bytes)
+}
+
+/// Any body is answered, of whatever API; a memo that knows it changes nothing; the first tokens
+/// are the first of all; memory keeps its bound.
+pub fn body(warm: &mut Prompter, cold: &mut Prompter, memo_bytes: usize, body: &[u8]) {
+    for api in APIS {
+        let Ok(request) = Request::parse(api, body) else { continue };
+        let Ok(tokens) = cold.tokens(&request, None, 0) else { continue };
+        for limit in [64, usize::MAX] {
+            let one = cold.prefix(&request, ROOT, limit, 0).unwrap();
+            assert_eq!(one.tokens, tokens.ids.len().min(limit));
+            for _ in 0..2 {
+                let other = warm.prefix(&request, ROOT, limit, 0).unwrap();
+                let place = format!("{api:?}, limit {limit}");
+                assert_eq!(other.names, one.names, "{place}");
+                assert_eq!(
+                    (other.tokens, other.exact, other.end),
+                    (one.tokens, one.exact, one.end),
+                    "{place}"
+                );
+            }
+        }
+        assert!(warm.memo_bytes() <= memo_bytes);
+    }
+}
+
+/// A template out of a model's files, and a body for it, apart by a zero byte. It is refused or
+/// renders or fails; it never panics.
+pub fn template(data: &[u8]) {
+    let (source, body) = match data.iter().position(|byte| *byte == 0) {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (data, br#"{"messages":[{"role":"user","content":"Hi"}]}"#.as_slice()),
+    };
+    let Ok(source) = std::str::from_utf8(source) else { return };
+    let mut files = DEMO.clone();
+    files.chat_template_jinja = Some(source.to_owned());
+    let Ok(artefact) = preprocess(&files) else { return };
+    let mut prompter = Prompter::new(Model::load(&artefact.bytes).unwrap(), 1 << 16);
+    for api in APIS {
+        if let Ok(request) = Request::parse(api, body) {
+            let _ = prompter.prefix(&request, ROOT, 64, 0);
+        }
+    }
+}
+
+/// The demo model's artefact with some bytes changed: six bytes of `data` for each change, of
+/// which the first three say where, then what. It is refused, or loads and then tokenizes anything.
+pub fn artefact(data: &[u8]) {
+    let mut bytes = ARTEFACT.clone();
+    for change in data.chunks_exact(6) {
+        let at = change[..3].iter().fold(0, |at, byte| at << 8 | usize::from(*byte));
+        // Most of it is vocabulary; half of the changes go to the head.
+        let at = at % if change[3] & 1 == 0 { bytes.len().min(4096) } else { bytes.len() };
+        match change[3] >> 1 & 3 {
+            0 => bytes[at] = change[4],
+            1 => bytes[at] ^= 1 << (change[4] & 7),
+            2 => bytes.insert(at, change[5]),
+            _ => bytes.truncate(at.max(1)),
+        }
+    }
+    load(&bytes);
+    load(data);
+}
+
+fn load(bytes: &[u8]) {
+    let Ok(model) = Model::load(bytes) else { return };
+    let mut prompter = Prompter::new(model, 1 << 16);
+    for body in [
+        r#"{"messages":[{"role":"user","content":"Héllo 漢字 <|im_end|> 123"}]}"#,
+        r#"{"prompt":"The night train opens the broken clock.\n\nOn Monday 🙂 \u0000"}"#,
+    ] {
+        let api = Api::of_body(body.as_bytes()).unwrap();
+        let request = Request::parse(api, body.as_bytes()).unwrap();
+        let _ = prompter.prefix(&request, ROOT, 4096, 0);
+    }
+}

@@ -1,0 +1,118 @@
+//! Which of the candidates comes first.
+
+use std::cmp::Ordering;
+
+use super::{Candidate, Local, Reachable};
+use crate::policy::Policy;
+use crate::ring;
+
+/// Marks the replicas that are above their pool's bound, or have as much to prefill as they may.
+pub(super) fn fill(
+    policy: &Policy,
+    local: &Local<'_>,
+    prompt_tokens: u32,
+    pools: usize,
+    candidates: &mut [Candidate<'_>],
+) {
+    for pool in 0..pools {
+        let members = candidates.iter().filter(|c| c.pool == pool);
+        let (count, busy) =
+            members.fold((0, 0), |(n, busy), c| (n + 1, busy + u64::from(c.busy())));
+        let bound = ring::bound(&policy.ring, busy, count);
+        for candidate in candidates.iter_mut().filter(|c| c.pool == pool) {
+            let cold = prompt_tokens.saturating_sub(candidate.hoped);
+            let under_way = local.cold_tokens(candidate.index);
+            candidate.full =
+                candidate.busy() >= bound || !admits(policy, local.batch, under_way, cold);
+        }
+    }
+}
+
+/// Whether a replica with so many tokens in prefill takes so many more.
+fn admits(policy: &Policy, batch: bool, under_way: u32, cold: u32) -> bool {
+    // What is little beside the limit doesn't make it worse, and its cache may be there alone.
+    const LITTLE: f64 = 1.0 / 32.0;
+    let limit = f64::from(policy.admission.cold_tokens);
+    let share = if batch { policy.admission.batch_share } else { 1.0 };
+    let (under_way, cold) = (f64::from(under_way), f64::from(cold));
+    limit == 0.0
+        || under_way == 0.0
+        || under_way + cold <= limit * share
+        || (!batch && cold <= limit * LITTLE)
+}
+
+/// The pool where a new prefix lives by the weights of regions; `None` where there are none.
+///
+/// Weighted rendezvous hashing: each pool draws a number from the key, and no key moves but those
+/// that a changed weight makes move.
+pub(super) fn weighted_home(key: u128, pools: &[Reachable<'_>]) -> Option<usize> {
+    let drawn = pools.iter().enumerate().filter(|(_, pool)| pool.weight > 0.0);
+    let score = |pool: &Reachable<'_>| {
+        // From 0 to 1, neither included.
+        let uniform = (ring::named_place(key, pool.name) >> 12) as f64 + 0.5;
+        -(uniform / (1_u64 << 52) as f64).ln() / pool.weight
+    };
+    drawn.min_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(at, _)| at)
+}
+
+/// Puts the best first. Says whether a better one was passed over because it was full.
+pub(super) fn sort(
+    policy: &Policy,
+    home: Option<usize>,
+    spread: u128,
+    candidates: &mut [Candidate<'_>],
+) -> bool {
+    let cost = |c: &&Candidate<'_>| c.cost.total();
+    let cheapest = |of: &dyn Fn(&Candidate<'_>) -> bool| {
+        let open = candidates.iter().filter(|c| !c.full && of(c));
+        open.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|c| (c.pool, c.cost, c.base))
+    };
+    let Some((nearest, least, base)) = cheapest(&|_| true) else {
+        return sort_full(candidates);
+    };
+    let limit = least.total() + policy.cost.tie_ms;
+    let warm = candidates.iter().any(|c| !c.full && c.cost.total() <= limit && c.hoped > 0);
+    // Where nobody that is worth it holds anything, the ring of one pool says where the prefix
+    // shall live, so that those who share it meet: the pool that its weight gives it to, or the
+    // cheapest. That is worth a wait as long as the prefill that it saves the next of them.
+    let (home, start, base) =
+        home.and_then(|home| cheapest(&|c| c.pool == home)).unwrap_or((nearest, least, base));
+    let wait = start.total() + (start.prefill - base).max(policy.cost.tie_ms);
+    let far = move |c: &Candidate<'_>| {
+        if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
+    };
+    if warm {
+        // Those who hold the same are parted by the whole prompt: were it by the ring, all who
+        // share a prefix would crowd at the first of its holders.
+        for candidate in candidates.iter_mut() {
+            candidate.place = ring::place(spread, candidate.replica);
+        }
+    }
+    // And before that by how full their KV cache is, in steps too coarse to flap.
+    let fill = move |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
+    let order = move |a: &Candidate<'_>, b: &Candidate<'_>| {
+        let by_cost = if far(a) && far(b) {
+            a.cost.total().total_cmp(&b.cost.total())
+        } else {
+            Ordering::Equal
+        };
+        far(a)
+            .cmp(&far(b))
+            .then(by_cost)
+            // What is there before what is only on its way.
+            .then((a.hoped > a.cached).cmp(&(b.hoped > b.cached)))
+            .then(fill(a).cmp(&fill(b)))
+            .then(b.place.cmp(&a.place))
+            .then(a.index.cmp(&b.index))
+    };
+    let spilled = candidates.iter().min_by(|a, b| order(a, b)).is_some_and(|c| c.full);
+    candidates.sort_by(|a, b| a.full.cmp(&b.full).then_with(|| order(a, b)));
+    spilled
+}
+
+/// All are full: the cheapest has the shortest queue.
+fn sort_full(candidates: &mut [Candidate<'_>]) -> bool {
+    candidates
+        .sort_by(|a, b| a.cost.total().total_cmp(&b.cost.total()).then(b.place.cmp(&a.place)));
+    !candidates.is_empty()
+}

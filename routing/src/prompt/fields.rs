@@ -1,0 +1,256 @@
+//! The fields of a request body, of whatever API.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::error::RequestError;
+use super::json::{Json, Text};
+
+pub(super) fn parse_fields(body: &[u8]) -> Result<Fields<'_>, RequestError> {
+    serde_json::from_slice(body).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data if error.line() <= 1 && error.column() == 0 => {
+            RequestError::NotAnObject
+        }
+        serde_json::error::Category::Data => RequestError::NotAnObject,
+        _ => RequestError::NotJson { line: error.line(), column: error.column() },
+    })
+}
+
+/// The fields of all APIs; null is as good as nothing.
+#[derive(Default)]
+pub(super) struct Fields<'a> {
+    pub(super) model: Option<Json<'a>>,
+    pub(super) messages: Option<Json<'a>>,
+    pub(super) prompt: Option<PromptField<'a>>,
+    pub(super) prompt_embeds: bool,
+    pub(super) tools: Option<Json<'a>>,
+    pub(super) documents: Option<Json<'a>>,
+    pub(super) chat_template: Option<Json<'a>>,
+    pub(super) chat_template_kwargs: Option<Json<'a>>,
+    pub(super) reasoning_effort: Option<Json<'a>>,
+    pub(super) add_generation_prompt: Option<Json<'a>>,
+    pub(super) continue_final_message: Option<Json<'a>>,
+    pub(super) add_special_tokens: Option<Json<'a>>,
+    pub(super) truncate_prompt_tokens: Option<Json<'a>>,
+    pub(super) cache_salt: Option<Json<'a>>,
+    pub(super) stream: Option<Json<'a>>,
+    pub(super) max_tokens: Option<Json<'a>>,
+    pub(super) max_completion_tokens: Option<Json<'a>>,
+    pub(super) input: Option<Json<'a>>,
+    pub(super) instructions: Option<Json<'a>>,
+    pub(super) previous_response_id: Option<Json<'a>>,
+    pub(super) previous_input_messages: Option<Json<'a>>,
+    pub(super) reasoning: Option<Json<'a>>,
+    pub(super) max_output_tokens: Option<Json<'a>>,
+    pub(super) system: Option<Json<'a>>,
+    pub(super) thinking: Option<Json<'a>>,
+    pub(super) output_config: Option<Json<'a>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Fields::default();
+        while let Some(Text(key)) = access.next_key()? {
+            let place = match key.as_ref() {
+                "model" => &mut fields.model,
+                "messages" => &mut fields.messages,
+                "tools" => &mut fields.tools,
+                "documents" => &mut fields.documents,
+                "chat_template" => &mut fields.chat_template,
+                "chat_template_kwargs" => &mut fields.chat_template_kwargs,
+                "reasoning_effort" => &mut fields.reasoning_effort,
+                "add_generation_prompt" => &mut fields.add_generation_prompt,
+                "continue_final_message" => &mut fields.continue_final_message,
+                "add_special_tokens" => &mut fields.add_special_tokens,
+                "truncate_prompt_tokens" => &mut fields.truncate_prompt_tokens,
+                "cache_salt" => &mut fields.cache_salt,
+                "stream" => &mut fields.stream,
+                "max_tokens" => &mut fields.max_tokens,
+                "max_completion_tokens" => &mut fields.max_completion_tokens,
+                "input" => &mut fields.input,
+                "instructions" => &mut fields.instructions,
+                "previous_response_id" => &mut fields.previous_response_id,
+                "previous_input_messages" => &mut fields.previous_input_messages,
+                "reasoning" => &mut fields.reasoning,
+                "max_output_tokens" => &mut fields.max_output_tokens,
+                "system" => &mut fields.system,
+                "thinking" => &mut fields.thinking,
+                "output_config" => &mut fields.output_config,
+                "prompt" => {
+                    fields.prompt = access.next_value::<Option<PromptField<'de>>>()?;
+                    continue;
+                }
+                "prompt_embeds" => {
+                    fields.prompt_embeds = access.next_value::<Option<IgnoredAny>>()?.is_some();
+                    continue;
+                }
+                _ => {
+                    access.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            // The last of equal keys wins, as in Python; null is as good as nothing.
+            let value: Json<'de> = access.next_value()?;
+            *place = (!value.is_null()).then_some(value);
+        }
+        Ok(fields)
+    }
+}
+
+/// `prompt`: of several prompts the first, which routing follows.
+#[derive(Debug)]
+pub(super) enum PromptField<'a> {
+    Text(Cow<'a, str>),
+    Ids(Vec<u32>),
+    Wrong,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for PromptField<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PromptVisitor)
+    }
+}
+
+struct PromptVisitor;
+
+impl<'de> Visitor<'de> for PromptVisitor {
+    type Value = PromptField<'de>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a prompt")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(PromptField::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(PromptField::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(PromptField::Wrong)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(PromptField::Wrong)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(PromptField::Wrong)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(PromptField::Wrong)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(PromptField::Wrong)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let prompt = match access.next_element::<Element<'de>>()? {
+            Some(Element::Prompt(prompt)) => {
+                while access.next_element::<IgnoredAny>()?.is_some() {}
+                prompt
+            }
+            Some(Element::Id(first)) => {
+                let mut ids = vec![first];
+                let mut wrong = false;
+                while let Some(element) = access.next_element::<Element<'de>>()? {
+                    match element {
+                        Element::Id(id) => ids.push(id),
+                        _ => wrong = true,
+                    }
+                }
+                if wrong { PromptField::Wrong } else { PromptField::Ids(ids) }
+            }
+            Some(Element::Wrong) | None => {
+                while access.next_element::<IgnoredAny>()?.is_some() {}
+                PromptField::Wrong
+            }
+        };
+        Ok(prompt)
+    }
+}
+
+enum Element<'a> {
+    Id(u32),
+    Prompt(PromptField<'a>),
+    Wrong,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Element<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ElementVisitor;
+        impl<'de> Visitor<'de> for ElementVisitor {
+            type Value = Element<'de>;
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a prompt or a token id")
+            }
+            fn visit_u64<E>(self, id: u64) -> Result<Self::Value, E> {
+                Ok(u32::try_from(id).map_or(Element::Wrong, Element::Id))
+            }
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(Element::Wrong)
+            }
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(Element::Wrong)
+            }
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(Element::Wrong)
+            }
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Element::Wrong)
+            }
+            fn visit_borrowed_str<E: serde::de::Error>(
+                self,
+                text: &'de str,
+            ) -> Result<Self::Value, E> {
+                PromptVisitor.visit_borrowed_str(text).map(Element::Prompt)
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+                PromptVisitor.visit_str(text).map(Element::Prompt)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+                let mut ids = Vec::new();
+                let mut wrong = false;
+                while let Some(id) = access.next_element::<Json<'de>>()? {
+                    match id {
+                        Json::Int(id) => match u32::try_from(id) {
+                            Ok(id) => ids.push(id),
+                            Err(_) => wrong = true,
+                        },
+                        _ => wrong = true,
+                    }
+                }
+                Ok(if wrong || ids.is_empty() {
+                    Element::Wrong
+                } else {
+                    Element::Prompt(PromptField::Ids(ids))
+                })
+            }
+            fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+                PromptVisitor.visit_map(access).map(|_| Element::Wrong)
+            }
+        }
+        deserializer.deserialize_any(ElementVisitor)
+    }
+}

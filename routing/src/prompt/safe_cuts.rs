@@ -1,0 +1,77 @@
+//! Which cuts are safe for a tokenizer.
+//!
+//! A cut is safe if nothing on one side of it can change the ids of the other. SentencePiece's kind
+//! is safe where no token can be made across; the byte-level kind where words end, which is tried.
+
+use super::added::AddedToken;
+use super::tokenizer::{Cuts, Tokenizer};
+
+/// What kinds of characters patterns tell apart.
+const CHARS: [char; 11] = ['a', 'Z', ' ', '\n', '\r', '\t', '.', '\'', '7', 'é', '漢'];
+
+/// Tries the cuts on every short text of the characters that matter: a cut is safe if words end
+/// there, and if the words before it are the same when nothing comes after it.
+pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
+    // Those in the raw text are found before it is cut; these are not.
+    let normalized = || added.iter().filter(|token| token.normalized);
+    let crosses = |cut: fn(&[u8]) -> bool| {
+        normalized().any(|token| token.content.as_bytes().windows(3).any(cut))
+    };
+    let letter_ends = normalized().any(|token| {
+        token.rstrip && token.content.ends_with(|char: char| char.is_ascii_alphabetic())
+            || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphabetic())
+            || token.content.starts_with(' ')
+            || token.content.ends_with(' ')
+            || token.content.contains('\n')
+    });
+    let words_crossed = crosses(
+        |w| matches!(w, [a, b' ', b] if a.is_ascii_alphabetic() && b.is_ascii_alphabetic()),
+    );
+    if let Some(joins) = tokenizer.joins() {
+        let apart = |left: fn(u8) -> u8, right: fn(u8) -> u8| {
+            (b'A'..=b'z')
+                .filter(u8::is_ascii_alphabetic)
+                .all(|letter| !joins.join(left(letter), right(letter)))
+        };
+        return Cuts {
+            words: !letter_ends && !words_crossed && apart(|letter| letter, |_| b' '),
+            lines: !letter_ends && apart(|_| b'\n', |letter| letter),
+        };
+    }
+    let holds = |before: &str, afters: &[&str]| {
+        let cut = tokenizer.words(before);
+        afters.iter().all(|after| {
+            let all = tokenizer.words(&format!("{before}{after}"));
+            let rest = tokenizer.words(after);
+            let rest = rest.iter().map(|(start, end)| (start + before.len(), end + before.len()));
+            all.into_iter().eq(cut.iter().copied().chain(rest))
+        })
+    };
+    let mut befores = vec![String::new()];
+    let mut from = 0;
+    for _ in 0..3 {
+        let to = befores.len();
+        for at in from..to {
+            for char in CHARS {
+                let text = format!("{}{char}", befores.get(at).map_or("", String::as_str));
+                befores.push(text);
+            }
+        }
+        from = to;
+    }
+    Cuts {
+        words: !letter_ends
+            && !words_crossed
+            && befores.iter().all(|before| {
+                ["", "'s"].iter().all(|end| {
+                    let after_a = [" ab", " Ab", " a b", " a'", " aé", " a\n"];
+                    holds(&format!("{before}a{end}"), &after_a)
+                        && holds(&format!("{before}Z{end}"), &[" ab", " Z."])
+                })
+            }),
+        lines: !letter_ends
+            && befores.iter().all(|before| {
+                holds(&format!("{before}\n"), &["ab", "Ab", "a b", "a'", "aé", "a\n"])
+            }),
+    }
+}

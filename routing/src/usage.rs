@@ -1,0 +1,186 @@
+//! What an engine says that it really had cached: the `usage` at the end of an answer.
+//!
+//! Answers are not held back for this: of each piece that passes only the last bytes are kept, and
+//! `usage` is looked for in them when the answer has ended. It stands at the end of a JSON answer,
+//! and in the last chunk before `[DONE]` of a stream.
+
+/// Bytes of the end of an answer that are kept. vLLM's `usage` is about 200 bytes long, with a few
+/// short fields after it.
+pub const TAIL_BYTES: usize = 2_048;
+
+/// The last bytes of an answer.
+#[derive(Clone, Debug, Default)]
+pub struct Tail(Vec<u8>);
+
+/// Token counts by the engine's own word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// `prompt_tokens`.
+    pub prompt: Option<u32>,
+    /// `prompt_tokens_details.cached_tokens`.
+    pub cached: Reported,
+}
+
+/// What an answer says of cached tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reported {
+    /// The field is not there.
+    #[default]
+    Absent,
+    /// The field is null: none cached, or an engine that doesn't tell.
+    Null,
+    /// So many.
+    Tokens(u32),
+}
+
+impl Tail {
+    /// Takes the end of a piece; of a long one only its last [`TAIL_BYTES`] matter.
+    pub fn push(&mut self, piece: &[u8]) {
+        let piece = piece.get(piece.len().saturating_sub(TAIL_BYTES)..).unwrap_or(piece);
+        let keep = TAIL_BYTES - piece.len();
+        if self.0.len() > keep {
+            self.0.drain(..self.0.len() - keep);
+        }
+        self.0.extend_from_slice(piece);
+    }
+
+    /// Looks for the last `usage`; `None` if there is none.
+    pub fn usage(&self) -> Option<Usage> {
+        let mut end = self.0.len();
+        loop {
+            let at = rfind(self.0.get(..end)?, b"\"usage\"")?;
+            let rest = self.0.get(at + b"\"usage\"".len()..)?;
+            // Chunks before the last say `"usage":null`.
+            if let Some(fields) = member(rest).filter(|rest| rest.first() == Some(&b'{')) {
+                return Some(read(object(fields)));
+            }
+            end = at;
+        }
+    }
+}
+
+// Quotes inside of JSON strings are escaped, so that a quoted name of a field in someone's text
+// can't be taken for the field.
+fn read(usage: &[u8]) -> Usage {
+    let after = |of: &'static [u8]| {
+        let at = find(usage, of)?;
+        member(usage.get(at + of.len()..)?)
+    };
+    let cached = match after(b"\"prompt_tokens_details\"") {
+        None => Reported::Absent,
+        Some(details) if details.starts_with(b"null") => Reported::Null,
+        Some(details) => {
+            let details = object(details);
+            let name: &[u8] = b"\"cached_tokens\"";
+            let at = find(details, name).and_then(|at| details.get(at + name.len()..));
+            match at.and_then(member) {
+                None => Reported::Absent,
+                Some(value) => number(value).map_or(Reported::Null, Reported::Tokens),
+            }
+        }
+    };
+    Usage { prompt: after(b"\"prompt_tokens\"").and_then(number), cached }
+}
+
+/// From an opening brace to the one that closes it, or to the end.
+fn object(bytes: &[u8]) -> &[u8] {
+    let mut depth = 0_i32;
+    let end = bytes.iter().position(|byte| {
+        depth += i32::from(*byte == b'{') - i32::from(*byte == b'}');
+        depth <= 0
+    });
+    end.and_then(|end| bytes.get(..end)).unwrap_or(bytes)
+}
+
+/// What follows a field's name, colon and white space.
+fn member(rest: &[u8]) -> Option<&[u8]> {
+    Some(rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start())
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(bytes.get(..digits)?).ok()?.parse().ok()
+}
+
+fn find(bytes: &[u8], name: &[u8]) -> Option<usize> {
+    bytes.windows(name.len()).position(|window| window == name)
+}
+
+fn rfind(bytes: &[u8], name: &[u8]) -> Option<usize> {
+    bytes.windows(name.len()).rposition(|window| window == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(text: &str) -> Option<Usage> {
+        let mut tail = Tail::default();
+        tail.push(text.as_bytes());
+        tail.usage()
+    }
+
+    const ANSWER: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"the \"usage\":{\"prompt_tokens\":9} of {it"}}],"service_tier":null,"usage":{"prompt_tokens":162,"total_tokens":163,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":160},"completion_tokens_details":null},"prompt_logprobs":null,"kv_transfer_params":null}"#;
+
+    #[test]
+    fn answers_of_engines_are_read() {
+        let all = Usage { prompt: Some(162), cached: Reported::Tokens(160) };
+        assert_eq!(of(ANSWER), Some(all));
+        let null = ANSWER.replace("{\"cached_tokens\":160}", "null");
+        assert_eq!(of(&null), Some(Usage { cached: Reported::Null, ..all }));
+        let absent = ANSWER.replace("\"prompt_tokens_details\":{\"cached_tokens\":160},", "");
+        assert_eq!(of(&absent), Some(Usage { cached: Reported::Absent, ..all }));
+        let spaced = ANSWER.replace("\":", "\" : ");
+        assert_eq!(of(&spaced), Some(all));
+        for nothing in ["", "{}", "\"usage\"", "\"usage\":", "\"usage\":{", "\"usage\":null"] {
+            let usage = of(nothing).unwrap_or_default();
+            assert_eq!(usage, Usage::default(), "{nothing}");
+        }
+        let sglang = r#""usage":{"prompt_tokens":5,"total_tokens":6,"completion_tokens":1,"prompt_tokens_details":{"audio_tokens":2,"cached_tokens":4294967296},"reasoning_tokens":0}}"#;
+        assert_eq!(of(sglang), Some(Usage { prompt: Some(5), cached: Reported::Null }));
+    }
+
+    #[test]
+    fn the_last_usage_of_a_stream_counts() {
+        let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}],\"usage\":null}\n\n\
+                      data: {\"choices\":[],\"usage\":{\"prompt_tokens\":40,\
+                      \"prompt_tokens_details\":{\"cached_tokens\":32}}}\n\n\
+                      data: {\"choices\":[],\"usage\":null}\n\ndata: [DONE]\n\n";
+        assert_eq!(of(stream), Some(Usage { prompt: Some(40), cached: Reported::Tokens(32) }));
+    }
+
+    proptest! {
+        /// However an answer is cut, the same is read of it, and no more than the window is kept.
+        #[test]
+        fn pieces_don_t_matter(
+            cuts in proptest::collection::vec(1usize..300, 1..20), before in 0usize..5_000,
+        ) {
+            let text = format!("{}{ANSWER}", " ".repeat(before));
+            let mut tail = Tail::default();
+            let mut rest = text.as_bytes();
+            for cut in cuts.iter().cycle() {
+                let (piece, after) = rest.split_at((*cut).min(rest.len()));
+                tail.push(piece);
+                prop_assert!(tail.0.len() <= TAIL_BYTES);
+                rest = after;
+                if rest.is_empty() { break }
+            }
+            prop_assert_eq!(tail.usage(), of(&text));
+            prop_assert_eq!(tail.usage().unwrap().cached, Reported::Tokens(160));
+        }
+
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..4_000)) {
+            let mut tail = Tail::default();
+            tail.push(&bytes);
+            let _ = tail.usage();
+        }
+
+        #[test]
+        fn any_json_like_bytes_are_read(text in "(\"usage\"|:|\\{|\\}|null|\"prompt_tokens\"|\"prompt_tokens_details\"|\"cached_tokens\"|[0-9]| ){0,60}") {
+            let _ = of(&text);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Where a request's zone is read: an ordered list of sources that a client can't write to.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// Where a request's zone is read, and what happens without one.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZoneSource {
+    /// Without `from`: a request header that the gateway itself sets; Envoy has to strip the
+    /// client's own.
+    pub header: String,
+    /// The sources, in their order. The first that says anything is believed; if what it says is
+    /// no zone, the request is refused, whatever the others say.
+    pub from: Vec<Source>,
+    /// The zone of requests of which no source says anything. Without it they are refused.
+    pub default: Option<String>,
+}
+
+/// One source.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Source {
+    /// A request header that the gateway itself sets; Envoy has to strip the client's own.
+    Header(String),
+    /// A property of Envoy's by its path, one name per element: filter state
+    /// (`["filter_state", "…"]`), dynamic metadata such as a claim that jwt_authn has checked
+    /// (`["metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "payload", "zone"]`), a
+    /// route's metadata (`["xds", "route_metadata", "filter_metadata", "warmpath", "zone"]`), a
+    /// certificate's subject (`["connection", "subject_peer_certificate"]`).
+    Property(Vec<String>),
+    /// The zone by the host that is asked. A client chooses that, so it is worth something only
+    /// where hosts are told apart before, by certificates or networks.
+    Host(BTreeMap<String, String>),
+    /// The zone by the value of another source: tenants' names, say. A value that is not listed
+    /// is no zone.
+    Mapped {
+        /// Where the value is read.
+        of: Box<Source>,
+        /// Zones by value.
+        zones: BTreeMap<String, String>,
+    },
+}
+
+/// What a source may ask of the request.
+pub trait Request {
+    /// A request header's value, `:authority` among them; `None` if it isn't there or is empty.
+    fn header(&self, name: &str) -> Option<String>;
+    /// A property's value; `None` if it isn't there or is empty.
+    fn property(&self, path: &[String]) -> Option<String>;
+}
+
+/// A zone and where it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// What the source says, which may be no zone at all.
+    pub zone: String,
+    /// The source, for the record: its kind and its place in the list, from 0.
+    pub source: String,
+}
+
+impl Default for ZoneSource {
+    fn default() -> Self {
+        Self { header: "x-warmpath-zone".into(), from: Vec::new(), default: None }
+    }
+}
+
+impl ZoneSource {
+    /// Asks the sources in their order.
+    pub fn find(&self, request: &impl Request) -> Option<Found> {
+        if self.from.is_empty() {
+            let zone = request.header(&self.header)?;
+            return Some(Found { zone, source: "header".into() });
+        }
+        self.from.iter().enumerate().find_map(|(at, source)| {
+            let zone = source.read(request)?;
+            Some(Found { zone, source: format!("{}.{at}", source.kind()) })
+        })
+    }
+
+    /// The first source that can never say anything, by its place in `from`.
+    pub(crate) fn void(&self) -> Option<usize> {
+        self.from.iter().position(Source::is_void)
+    }
+
+    /// Zones that the sources themselves name, with their place in `from`.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (usize, &String)> {
+        self.from.iter().enumerate().flat_map(|(at, source)| {
+            let zones = match source {
+                Source::Host(zones) | Source::Mapped { zones, .. } => Some(zones),
+                Source::Header(_) | Source::Property(_) => None,
+            };
+            zones.into_iter().flat_map(BTreeMap::values).map(move |zone| (at, zone))
+        })
+    }
+}
+
+impl Source {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Header(_) => "header",
+            Self::Property(_) => "property",
+            Self::Host(_) => "host",
+            Self::Mapped { of, .. } => of.kind(),
+        }
+    }
+
+    fn is_void(&self) -> bool {
+        match self {
+            Self::Header(name) => name.is_empty(),
+            Self::Property(path) => path.is_empty() || path.iter().any(String::is_empty),
+            Self::Host(zones) => zones.is_empty(),
+            Self::Mapped { of, zones } => zones.is_empty() || of.is_void(),
+        }
+    }
+
+    fn read(&self, request: &impl Request) -> Option<String> {
+        match self {
+            Self::Header(name) => request.header(name),
+            Self::Property(path) => request.property(path),
+            Self::Host(zones) => {
+                let host = request.header(":authority")?.to_ascii_lowercase();
+                // A port is no part of the name; brackets keep IPv6's colons.
+                let name = match host.rsplit_once(':') {
+                    Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+                    _ => &host,
+                };
+                zones.get(name).cloned()
+            }
+            Self::Mapped { of, zones } => {
+                // Something was said: what is not listed must be refused, not passed over.
+                let value = of.read(request)?;
+                Some(zones.get(&value).cloned().unwrap_or_default())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Told(BTreeMap<&'static str, &'static str>);
+
+    impl Request for Told {
+        fn header(&self, name: &str) -> Option<String> {
+            self.0.get(name).map(|value| (*value).to_owned())
+        }
+        fn property(&self, path: &[String]) -> Option<String> {
+            self.header(&path.join("."))
+        }
+    }
+
+    fn read(config: serde_json::Value, told: &[(&'static str, &'static str)]) -> String {
+        let source: ZoneSource = serde_json::from_value(config).unwrap();
+        assert_eq!(source.void(), None);
+        let found = source.find(&Told(told.iter().copied().collect()));
+        found.map_or("-".into(), |found| format!("{} by {}", found.zone, found.source))
+    }
+
+    #[test]
+    fn the_first_source_that_says_anything_is_believed() {
+        assert_eq!(read(json!({}), &[("x-warmpath-zone", "eu")]), "eu by header");
+        assert_eq!(read(json!({"header": "x-z"}), &[("x-warmpath-zone", "eu")]), "-");
+        let list = json!({"from": [
+            {"property": ["metadata", "zone"]},
+            {"mapped": {"of": {"header": "x-tenant"}, "zones": {"bank": "eu", "shop": "us"}}},
+            {"host": {"eu.example.com": "eu"}},
+            {"header": "x-zone"}
+        ]});
+        for (told, expected) in [
+            (vec![("metadata.zone", "a"), ("x-tenant", "bank")], "a by property.0"),
+            (vec![("x-tenant", "bank"), ("x-zone", "b")], "eu by header.1"),
+            (vec![("x-tenant", "thief"), ("x-zone", "b")], " by header.1"),
+            (vec![(":authority", "EU.example.com:8443"), ("x-zone", "b")], "eu by host.2"),
+            (vec![(":authority", "other.example.com"), ("x-zone", "b")], "b by header.3"),
+            (vec![], "-"),
+        ] {
+            assert_eq!(read(list.clone(), &told), expected, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_say_nothing_is_found() {
+        for (source, void) in [
+            (json!({"header": ""}), Some(0)),
+            (json!({"property": []}), Some(0)),
+            (json!({"host": {}}), Some(0)),
+            (json!({"mapped": {"of": {"header": ""}, "zones": {"a": "b"}}}), Some(0)),
+            (json!({"property": ["filter_state", "zone"]}), None),
+        ] {
+            let config = json!({"from": [source.clone()]});
+            let parsed: ZoneSource = serde_json::from_value(config).unwrap();
+            assert_eq!(parsed.void(), void, "{source}");
+        }
+        let wrong = serde_json::from_value::<ZoneSource>(json!({"from": [{"heder": "x"}]}));
+        assert!(wrong.unwrap_err().to_string().contains("heder"));
+    }
+}
