@@ -93,7 +93,7 @@ struct Replica {
 impl Relay {
     fn text(&self) -> String {
         let mut text = format!(
-            "{} side-streams open, {} ended as too slow, {} replicas\n",
+            "side-streams open: {}, ended as too slow: {}; replicas: {}\n",
             self.streams,
             self.streams_too_slow,
             self.replicas.len()

@@ -47,9 +47,9 @@ fn check_one(cluster: &At<'_>, aggregate: bool, findings: &mut Findings) {
         );
     }
     let common = cluster.get("common_lb_config");
-    if common.as_ref().and_then(|common| common.number("healthy_panic_threshold.value"))
-        != Some(0.0)
-    {
+    let panic = common.as_ref().and_then(|common| common.get("healthy_panic_threshold"));
+    // Envoy's own dumps leave zeros out.
+    if panic.is_none_or(|panic| panic.number("value").unwrap_or(0.0) > 0.0) {
         findings.warning(
             "panic",
             common.as_ref().unwrap_or(cluster),

@@ -13,6 +13,8 @@ pub(super) struct Input {
     istio: istio::Documents,
     /// `ClusterLoadAssignment`s: the hosts of EDS clusters.
     pub(super) assignments: Vec<Node>,
+    /// Route tables that listeners name (RDS).
+    pub(super) routes: Vec<Node>,
     /// Configurations of the relay, which say in which pool an endpoint is.
     pub(super) relays: Vec<Node>,
 }
@@ -20,7 +22,7 @@ pub(super) struct Input {
 /// What is none of the documents that are read.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "line {0}: neither an Envoy bootstrap, an Istio or Kubernetes object, a ClusterLoadAssignment \
+    "line {0}: neither an Envoy bootstrap, its /config_dump, an Istio or Kubernetes object, a ClusterLoadAssignment \
      nor a relay's configuration"
 )]
 pub(super) struct Stranger(u64);
@@ -32,7 +34,9 @@ impl Input {
     /// [`Stranger`]: to pass it over would look as if it had been checked.
     pub(super) fn add(&mut self, document: Node) -> Result<(), Stranger> {
         let has = |name| document.get(name).is_some();
-        if has("kind") {
+        if has("configs") {
+            self.dump(&document);
+        } else if has("kind") {
             self.istio.add(document);
         } else if has("static_resources") || has("bootstrap_extensions") {
             self.bootstraps.push(document);
@@ -49,6 +53,50 @@ impl Input {
             return Err(Stranger(document.place.line));
         }
         Ok(())
+    }
+
+    /// Takes what Envoy's admin page shows at `/config_dump?include_eds`: all that it has, from
+    /// wherever it came. Source: envoy/admin/v3/config_dump_shared.proto.
+    fn dump(&mut self, dump: &Node) {
+        let dump = At::root(dump);
+        let (mut clusters, mut listeners) = (Vec::new(), Vec::new());
+        let mut bootstrap = Node::map(dump.node.place, []);
+        let all = |config: &At<'_>, lists: &[&str], field: &str| -> Vec<Node> {
+            let items = lists.iter().flat_map(|list| config.items(list));
+            items.filter_map(|item| Some(item.get(field)?.node.clone())).collect()
+        };
+        for config in dump.items("configs") {
+            if let Some(found) = config.get("bootstrap") {
+                bootstrap = found.node.clone();
+            }
+            let lists = ["static_clusters", "dynamic_active_clusters", "dynamic_warming_clusters"];
+            clusters.extend(all(&config, &lists, "cluster"));
+            listeners.extend(all(&config, &["static_listeners"], "listener"));
+            for state in ["active_state", "warming_state"] {
+                listeners.extend(all(
+                    &config,
+                    &["dynamic_listeners"],
+                    &format!("{state}.listener"),
+                ));
+            }
+            let lists = ["static_route_configs", "dynamic_route_configs"];
+            self.routes.extend(all(&config, &lists, "route_config"));
+            let lists = ["static_endpoint_configs", "dynamic_endpoint_configs"];
+            self.assignments.extend(all(&config, &lists, "endpoint_config"));
+        }
+        let place = bootstrap.place;
+        let resources = Node::map(
+            place,
+            [
+                ("listeners", Node::list(place, listeners)),
+                ("clusters", Node::list(place, clusters)),
+            ],
+        );
+        // What the control plane has sent is in the dump.
+        bootstrap.remove("dynamic_resources");
+        bootstrap.remove("static_resources");
+        bootstrap.get_or_insert("static_resources", || resources);
+        self.bootstraps.push(bootstrap);
     }
 
     /// Whole configurations of Envoy: each bootstrap, and one that the Istio objects make together.

@@ -47,10 +47,10 @@ impl<'a> Envoy<'a> {
             return;
         }
         way.push(name);
-        if let Some(socket) = cluster.get("transport_socket")
-            && socket.text("name").is_some_and(|name| name.contains("http_11_proxy"))
-        {
-            reach.open.push((socket, "its connections go through an HTTP proxy".into()));
+        for kind in cluster.find_all(&["@type"]) {
+            if kind.node.text().is_some_and(|kind| kind.ends_with("Http11ProxyUpstreamTransport")) {
+                reach.open.push((kind, "its connections go through an HTTP proxy".into()));
+            }
         }
         let custom = cluster.text("cluster_type.name");
         match custom.or(cluster.text("type")).unwrap_or("STATIC") {

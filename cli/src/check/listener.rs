@@ -200,6 +200,21 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
     }
     telling.extend(manager.get("access_log"));
     telling.extend(manager.get("tracing"));
+    for name in router.policy.zones.values().flat_map(|zone| zone.clusters.values()) {
+        let cluster = envoy.clusters.get(name.as_str());
+        telling.extend(cluster.and_then(|c| c.get("typed_extension_protocol_options")));
+    }
+    for upgrade in manager.items("upgrade_configs") {
+        if !upgrade.items("filters").is_empty() {
+            findings.error(
+                "bypass",
+                &upgrade,
+                "Requests for this upgrade take a filter chain of their own, without the Warmpath \
+                 filter: nobody looks at their zone.",
+                "Leave out the upgrade's filters.",
+            );
+        }
+    }
     for place in telling {
         for cluster in place.find_all(&["cluster", "cluster_name"]) {
             let Some(name) = cluster.node.text() else { continue };

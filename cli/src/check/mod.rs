@@ -17,6 +17,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     /// End with 1 for warnings, too
     #[arg(long)]
     strict: bool,
-    /// Envoy bootstraps, Istio objects (together one gateway), ClusterLoadAssignments of EDS
+    /// Envoy bootstraps, an Envoy's /config_dump?include_eds, Istio objects (together one gateway), ClusterLoadAssignments of EDS
     /// clusters, and relays' configurations; YAML or JSON
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -65,30 +66,29 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let report = check(&input, &Path::exists);
     let count = |severity| report.findings.iter().filter(|f| f.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
-    for finding in &report.findings {
-        if args.json {
-            println!("{}", finding.json(&files));
-        } else {
-            println!("{}", finding.text(&files));
-        }
-    }
+    let line = |finding: &Finding| {
+        if args.json { finding.json(&files) } else { finding.text(&files) }
+    };
+    let mut lines: Vec<String> = report.findings.iter().map(line).collect();
     if !args.json {
         if errors == 0 {
-            for proof in &report.proofs {
-                let regions = proof.regions.iter().map(String::as_str).collect::<Vec<_>>();
-                println!(
-                    "zone {}: {} clusters lead to {} hosts, all in {}",
-                    proof.zone,
-                    proof.clusters,
-                    proof.hosts,
-                    regions.join(", ")
-                );
-            }
+            lines.extend(report.proofs.iter().map(Proof::text));
         }
-        println!("{errors} errors, {warnings} warnings");
+        lines.push(format!("{}, {}", number(errors, "error"), number(warnings, "warning")));
+    }
+    // Whoever reads may stop reading.
+    for line in &lines {
+        if writeln!(std::io::stdout(), "{line}").is_err() {
+            break;
+        }
     }
     let bad = errors > 0 || (args.strict && warnings > 0);
     if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// So many of something.
+fn number(count: usize, of: &str) -> String {
+    if count == 1 { format!("1 {of}") } else { format!("{count} {of}s") }
 }
 
 /// The policies of a file that configures Envoy, or the one that is all of it.
@@ -168,7 +168,18 @@ fn dynamic(envoy: &Envoy<'_>, routed: bool, findings: &mut Findings) {
                 "dynamic",
                 &at,
                 "More listeners or clusters come from a control plane: they are not checked.",
-                "Check the configuration that Envoy has (admin page, /config_dump), too.",
+                "Check the configuration that Envoy has (admin page, /config_dump?include_eds), too.",
+            );
+        }
+    }
+    let filters = envoy.managers.iter().flat_map(|manager| manager.config.items("http_filters"));
+    for filter in filters.chain(envoy.others.iter().cloned()) {
+        if let Some(at) = filter.get("config_discovery") {
+            findings.warning(
+                "dynamic",
+                &at,
+                "This filter comes from a control plane: what it does is not checked.",
+                "Configure it here, or check it by hand.",
             );
         }
     }

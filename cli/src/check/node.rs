@@ -43,8 +43,14 @@ pub(super) struct BadYaml(String);
 /// # Errors
 /// The parser's, with line and column; also where aliases would unfold beyond its budget.
 pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
-    let documents: Vec<Spanned<Raw>> =
-        serde_saphyr::from_multiple(text).map_err(|error| BadYaml(error.to_string()))?;
+    // A dump of a large Envoy has more nodes than the parser allows by default. Only aliases could
+    // make more of them than there are bytes, and those stay bounded.
+    let most = 250_000 + text.len() / 2;
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_nodes: most, max_events: 4 * most },
+    };
+    let documents: Vec<Spanned<Raw>> = serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|error| BadYaml(error.to_string()))?;
     Ok(documents.into_iter().map(|document| place(document, file)).collect())
 }
 
@@ -108,6 +114,12 @@ impl Node {
             fields.len() - 1
         });
         fields.get_mut(at).map(|(_, node)| node)
+    }
+
+    pub(super) fn remove(&mut self, name: &str) {
+        if let Value::Map(fields) = &mut self.value {
+            fields.retain(|(key, _)| !same(key, name));
+        }
     }
 
     pub(super) fn items(&self) -> &[Self] {

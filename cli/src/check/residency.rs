@@ -22,6 +22,19 @@ pub(super) struct Proof {
     pub(super) regions: BTreeSet<String>,
 }
 
+impl Proof {
+    pub(super) fn text(&self) -> String {
+        let regions = self.regions.iter().map(String::as_str).collect::<Vec<_>>();
+        format!(
+            "zone {}: its clusters ({}) lead to {}, all in {}",
+            self.zone,
+            self.clusters,
+            super::number(self.hosts, "host"),
+            regions.join(", ")
+        )
+    }
+}
+
 /// Follows each cluster that the policy names.
 pub(super) fn check(
     envoy: &Envoy<'_>,

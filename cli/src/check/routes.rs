@@ -3,7 +3,7 @@
 use super::config::Envoy;
 use super::finding::Findings;
 use super::hosts::Regions;
-use super::node::{At, Value};
+use super::node::{At, Node, Value};
 use super::plugin::Router;
 use super::residency::for_all_zones;
 
@@ -16,13 +16,19 @@ pub(super) fn check(
     findings: &mut Findings,
 ) {
     let manager = &router.manager.config;
-    let Some(table) = manager.get("route_config") else {
+    let named = || {
+        let name = manager.text("rds.route_config_name")?;
+        let mut tables = envoy.input.routes.iter();
+        let node = tables.find(|table| table.get("name").and_then(Node::text) == Some(name))?;
+        Some(At { node, path: format!("routes[{name}]") })
+    };
+    let Some(table) = manager.get("route_config").or_else(named) else {
         findings.error(
             "unproven",
             manager,
             "The routes come from elsewhere (rds, scoped_routes): where they lead can't be seen.",
             "Put the routes into route_config, or check the configuration that Envoy has (admin \
-             page, /config_dump).",
+             page, /config_dump?include_eds).",
         );
         return;
     };

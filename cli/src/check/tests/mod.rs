@@ -75,3 +75,41 @@ fn policies_are_found_in_both_forms() {
     assert!(policies("static_resources: {}").unwrap_err().to_string().contains("router"));
     assert!(policies("zones: {}").unwrap_err().to_string().contains("missing field"));
 }
+
+#[test]
+fn a_dump_is_checked_like_the_files_that_made_it() {
+    use serde_json::json;
+    let mut made = node::read(&quickstart(), 0).unwrap().remove(0).to_json();
+    let mut resources = made["static_resources"].take();
+    let manager = &mut resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+    let table = manager.as_object_mut().unwrap().remove("route_config").unwrap();
+    manager["rds"] = json!({"route_config_name": table["name"]});
+    made["dynamic_resources"] = json!({"cds_config": {"ads": {}}});
+    let mut eds = json!([]);
+    for cluster in resources["clusters"].as_array_mut().unwrap() {
+        let assigned = cluster.as_object_mut().unwrap().remove("load_assignment").unwrap();
+        cluster["type"] = json!("EDS");
+        eds.as_array_mut().unwrap().push(json!({"endpoint_config": assigned}));
+    }
+    let wrap = |list: &serde_json::Value, name: &str| -> Vec<_> {
+        list.as_array().unwrap().iter().map(|item| json!({name: item})).collect()
+    };
+    let dump = |routes: &serde_json::Value, eds: &serde_json::Value| {
+        json!({"configs": [
+            {"bootstrap": made},
+            {"dynamic_active_clusters": wrap(&resources["clusters"], "cluster")},
+            {"dynamic_listeners": [{"name": "x", "active_state": {"listener": resources["listeners"][0]}}]},
+            {"dynamic_route_configs": routes},
+            {"dynamic_endpoint_configs": eds},
+        ]})
+        .to_string()
+    };
+    let routes = json!([{"route_config": table}]);
+    let whole = report(&[&dump(&routes, &eds)]);
+    assert_eq!(rules(&whole), Vec::<&str>::new(), "{:?}", whole.findings);
+    assert_eq!(whole.proofs[1].hosts, 4);
+    assert_eq!(rules(&report(&[&dump(&json!([]), &eds)])), ["unproven"]);
+    assert_eq!(rules(&report(&[&dump(&routes, &json!([]))])), ["unproven"]);
+    eds[0]["endpoint_config"]["endpoints"][0]["locality"]["region"] = json!("us-east");
+    assert!(rules(&report(&[&dump(&routes, &eds)])).contains(&"outside"));
+}
