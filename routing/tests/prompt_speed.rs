@@ -4,7 +4,7 @@
 //! are left there; an artefact may stand in `MODELS` instead of a directory, as it does for
 //! scripts/measure-prompt, which runs this in V8.
 #![cfg(feature = "preprocess")]
-#![allow(clippy::unwrap_used, clippy::cast_precision_loss)] // Tests, helpers included.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

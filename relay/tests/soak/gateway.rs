@@ -127,7 +127,7 @@ impl Gateway {
                 let generation = follower.state().map_generation;
                 let map = Map(Borrowed(follower.data()));
                 let slot = change.slot as u16;
-                let found = find(&map, Layout::default(), generation, &[key], &|s| s == slot);
+                let found = find(&map, Layout::default(), generation, &[key], 0, &|s| s == slot);
                 if found.blocks(slot) == 1 {
                     lock(&self.latencies).push(start.elapsed());
                 }
