@@ -122,7 +122,7 @@ struct Map(Buckets);
 
 impl Lookup for Map {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
-        find(&self.0, Layout::default(), GENERATION, keys, wanted)
+        find(&self.0, Layout::default(), GENERATION, keys, 0, wanted)
     }
 }
 

@@ -45,7 +45,7 @@ impl Cell {
             self.cpu_us.unwrap_or(f64::NAN),
             if self.errors > 0 { format!("  {} ERRORS", self.errors) } else { String::new() },
             match self.as_meant {
-                Some(share) if share < 0.99 => format!("  only {:.0} % as meant", share * 100.0),
+                Some(share) if share < 0.9 => format!("  only {:.0} % as meant", share * 100.0),
                 _ => String::new(),
             }
         )
@@ -173,7 +173,7 @@ impl Report {
         };
         let ratio = if proxied { of(cpu).zip(plain(cpu)).map(|(a, b)| a / b) } else { None };
         let errors = self.median((system, bytes, shape), |c| Some(c.errors as f64)).unwrap_or(0.0);
-        let meant = self.median((system, bytes, shape), |c| c.as_meant).filter(|m| *m < 0.99);
+        let meant = self.median((system, bytes, shape), |c| c.as_meant).filter(|m| *m < 0.9);
         let mut name = system.to_owned();
         if errors > 0.0 {
             let _ = write!(name, " ({errors:.0} errors)");

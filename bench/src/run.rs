@@ -27,6 +27,9 @@ pub struct Args {
     /// Python of the environment that has the peers
     #[arg(long, value_name = "FILE")]
     pub peers: Option<PathBuf>,
+    /// Another build of the filter (wasm), measured beside this one
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
     /// Only systems whose name contains this; may be given several times
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
@@ -69,6 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         sizes: sizes.clone(),
         // Not canonical: the link is what tells Python its environment.
         peers: args.peers.as_deref().map(std::path::absolute).transpose()?,
+        against: args.against.clone(),
         only: args.only.clone(),
     })?;
     for (name, why) in &fleet.missing {

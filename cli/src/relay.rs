@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::error;
 use tracing_subscriber::EnvFilter;
 use warmpath_relay::{Config, RelayError};
 
@@ -15,7 +17,7 @@ const BAD_CONFIGURATION: u8 = 2;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The configuration, YAML; relative paths in it start from its directory
+    /// The configuration, YAML; relative paths in it start from its directory. Read again at SIGHUP
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
     /// Check the configuration and the models' files, then end
@@ -60,7 +62,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         runtime.block_on(async {
             let stop = stop_signal().context("can't wait for signals")?;
-            anyhow::Ok(warmpath_relay::run(config, stop).await)
+            let reloads = reloads(path.clone()).context("can't wait for signals")?;
+            anyhow::Ok(
+                warmpath_relay::run_reloading(
+                    config,
+                    warmpath_relay::artefact::build,
+                    |_| {},
+                    reloads,
+                    stop,
+                )
+                .await,
+            )
         })?
     };
     match result {
@@ -78,6 +90,27 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn refuse(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("warmpath relay: {error}");
     ExitCode::from(BAD_CONFIGURATION)
+}
+
+/// The configuration, read again at each SIGHUP; one that is wrong is told and left out.
+fn reloads(path: PathBuf) -> std::io::Result<mpsc::Receiver<Config>> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match Config::read(&path) {
+                Ok(config) => {
+                    if sender.send(config).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    error!(%error, "the new configuration can't be used; the old one stays");
+                }
+            }
+        }
+    });
+    Ok(receiver)
 }
 
 /// Completes at SIGINT or SIGTERM.

@@ -1,19 +1,23 @@
-//! The admin endpoint, on loopback: `/healthz`, `/status` (JSON), `/metrics` (Prometheus text).
+//! The admin endpoint, on loopback: `/healthz`, `/status` (JSON), `/metrics` (Prometheus text),
+//! `/holders?key=` (JSON: who holds a prefix, by the first 32 hexadecimal digits of its
+//! fingerprint), and `POST` or `DELETE /drain?endpoint=ip:port[&rank=N]`, by which a replica takes
+//! nothing new, or does again.
 
 use std::fmt::Write as _;
 
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+use warmpath_routing::fingerprint::Key;
 
 use crate::message::{Message, Sender};
-use crate::state::{ReplicaSummary, Summary};
+use crate::state::{Holder, ReplicaSummary, Summary};
 
 /// Serves until `stop`.
 pub async fn serve(listener: TcpListener, state: Sender, stop: CancellationToken) {
@@ -21,6 +25,8 @@ pub async fn serve(listener: TcpListener, state: Sender, stop: CancellationToken
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/status", get(status))
         .route("/metrics", get(metrics))
+        .route("/holders", get(holders))
+        .route("/drain", post(drain).delete(undrain))
         .with_state(state);
     if let Err(error) =
         axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await
@@ -38,6 +44,65 @@ async fn summary(state: &Sender) -> Result<Summary, StatusCode> {
 
 async fn status(State(state): State<Sender>) -> Result<Json<Summary>, StatusCode> {
     summary(&state).await.map(Json)
+}
+
+/// An answer that says what was wrong.
+type Refused = (StatusCode, &'static str);
+
+const GONE: Refused = (StatusCode::SERVICE_UNAVAILABLE, "the relay stops\n");
+
+#[derive(serde::Deserialize)]
+struct OfKey {
+    key: String,
+}
+
+async fn holders(
+    State(state): State<Sender>,
+    Query(OfKey { key }): Query<OfKey>,
+) -> Result<Json<Vec<Holder>>, Refused> {
+    const WRONG: Refused = (
+        StatusCode::BAD_REQUEST,
+        "key must be a fingerprint, or its first 32 hexadecimal digits\n",
+    );
+    // What follows of a whole fingerprint isn't in the map.
+    let digits = key.get(..32).filter(|_| key.len() == 32 || key.len() == 64).ok_or(WRONG)?;
+    if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(WRONG);
+    }
+    let key = Key(u128::from_str_radix(digits, 16).map_err(|_| WRONG)?.to_be_bytes());
+    let (reply, answer) = oneshot::channel();
+    state.send(Message::Holders { key, reply }).await.map_err(|_| GONE)?;
+    answer.await.map(Json).map_err(|_| GONE)
+}
+
+#[derive(serde::Deserialize)]
+struct OfReplica {
+    endpoint: String,
+    rank: Option<u32>,
+}
+
+async fn drain(state: State<Sender>, replica: Query<OfReplica>) -> Result<String, Refused> {
+    set_draining(state, replica, true).await
+}
+
+async fn undrain(state: State<Sender>, replica: Query<OfReplica>) -> Result<String, Refused> {
+    set_draining(state, replica, false).await
+}
+
+async fn set_draining(
+    State(state): State<Sender>,
+    Query(OfReplica { endpoint, rank }): Query<OfReplica>,
+    drain: bool,
+) -> Result<String, Refused> {
+    let (reply, answer) = oneshot::channel();
+    let message = Message::Drain { endpoint, rank, drain, reply };
+    state.send(message).await.map_err(|_| GONE)?;
+    match answer.await.map_err(|_| GONE)? {
+        0 => Err((StatusCode::NOT_FOUND, "no replica has this endpoint and rank\n")),
+        count => {
+            Ok(format!("{count} replicas {}\n", if drain { "drain" } else { "take requests" }))
+        }
+    }
 }
 
 async fn metrics(State(state): State<Sender>) -> Result<Response, StatusCode> {
@@ -81,6 +146,7 @@ fn render(summary: &Summary) -> String {
     let list = metrics![
         gauge "up" "Whether the replica may be sent requests." |r| f64::from(u8::from(r.state == "READY" || r.state == "SUSPECT"));
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
+        gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
         gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;
         gauge "known_engine_blocks" "Engine blocks remembered: held, waiting, or kept for what follows them." |r| r.known_engine_blocks as f64;
         gauge "announced_prefixes" "Prefixes of 16 tokens each that are announced as held." |r| r.announced_prefixes as f64;

@@ -13,7 +13,7 @@ use crate::load::Polling;
 use crate::subscriber::Way;
 
 /// Replicas of one relay; each also needs spare slots for its later lives.
-const MAX_REPLICAS: usize = 4096;
+pub(crate) const MAX_REPLICAS: usize = 4096;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +61,10 @@ pub struct Config {
     pub models: Vec<Model>,
     /// The replicas.
     pub replicas: Vec<Replica>,
+    /// Where more replicas are found.
+    pub discovery: Vec<Dns>,
+    /// Who may follow the side-stream.
+    pub token: Option<Token>,
     /// How engines are polled.
     pub polling: Polling,
     /// Bounds of each replica's view.
@@ -101,8 +105,47 @@ pub struct Replica {
     pub events: Option<Events>,
 }
 
+/// A name whose addresses are replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// The host name.
+    pub name: String,
+    /// Port of the OpenAI API.
+    pub port: u16,
+    /// Their pool.
+    pub pool: String,
+    /// Their model's place in [`Config::models`].
+    pub model: usize,
+    /// Port of their publishers.
+    pub events_port: Option<u16>,
+    /// Port of their replay sockets.
+    pub replay_port: Option<u16>,
+    /// What a repeated store means.
+    pub duplicates: Duplicates,
+    /// Time between two look-ups.
+    pub every: Duration,
+}
+
+/// What a follower of the side-stream must show, kept as its BLAKE3: two hashes are compared in
+/// constant time, and the secret is in no log and no dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(blake3::Hash);
+
+impl Token {
+    /// The token of this text.
+    pub fn new(secret: &str) -> Self {
+        Self(blake3::hash(secret.as_bytes()))
+    }
+
+    /// Whether a header `authorization` shows it.
+    pub fn admits(&self, header: Option<&[u8]>) -> bool {
+        let shown = header.and_then(|header| header.strip_prefix(b"Bearer "));
+        shown.is_some_and(|shown| blake3::hash(shown) == self.0)
+    }
+}
+
 /// How a replica's events are heard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
     /// The publisher.
     pub way: Way,
@@ -121,6 +164,9 @@ struct RawConfig {
     models: Vec<RawModel>,
     #[serde(default)]
     replicas: Vec<RawReplica>,
+    #[serde(default)]
+    discovery: Vec<RawDns>,
+    token_file: Option<Spanned<PathBuf>>,
     #[serde(default)]
     polling: RawPolling,
     #[serde(default)]
@@ -153,6 +199,20 @@ struct RawReplica {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RawDns {
+    dns: Spanned<String>,
+    port: u16,
+    pool: Spanned<String>,
+    model: Spanned<String>,
+    events_port: Option<u16>,
+    replay_port: Option<u16>,
+    #[serde(default)]
+    duplicates: Duplicates,
+    every_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawEvents {
     connect: Option<String>,
     bind: Option<String>,
@@ -163,9 +223,11 @@ struct RawEvents {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_field_names, reason = "the names are the file's")]
 struct RawPolling {
     interval_ms: Option<Spanned<u64>>,
     timeout_ms: Option<Spanned<u64>>,
+    silence_ms: Option<Spanned<u64>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -277,11 +339,17 @@ impl Checker<'_> {
             }
             replicas.push(replica);
         }
+        let mut discovery = Vec::new();
+        for (i, raw) in raw.discovery.iter().enumerate() {
+            discovery.push(self.dns(i, raw, &by_name)?);
+        }
         Ok(Config {
             listen,
             admin,
             models,
             replicas,
+            discovery,
+            token: self.token(raw.token_file.as_ref())?,
             polling: self.polling(&raw.polling)?,
             limits: self.limits(&raw.limits)?,
         })
@@ -349,10 +417,7 @@ impl Checker<'_> {
         raw: &RawReplica,
         models: &HashMap<String, usize>,
     ) -> Result<Replica, ConfigError> {
-        let model = models.get(&raw.model.value).copied().ok_or_else(|| {
-            let what = format!("there is no model {:?} in models", raw.model.value);
-            self.error(raw.model.referenced, &format!("replicas[{i}].model"), what)
-        })?;
+        let model = self.model_of(&format!("replicas[{i}].model"), &raw.model, models)?;
         let events = match &raw.events {
             None => None,
             Some(events) => {
@@ -384,6 +449,71 @@ impl Checker<'_> {
         })
     }
 
+    fn model_of(
+        &self,
+        field: &str,
+        name: &Spanned<String>,
+        models: &HashMap<String, usize>,
+    ) -> Result<usize, ConfigError> {
+        models.get(&name.value).copied().ok_or_else(|| {
+            let what = format!("there is no model {:?} in models", name.value);
+            self.error(name.referenced, field, what)
+        })
+    }
+
+    fn dns(
+        &self,
+        i: usize,
+        raw: &RawDns,
+        models: &HashMap<String, usize>,
+    ) -> Result<Dns, ConfigError> {
+        let field = |name: &str| format!("discovery[{i}].{name}");
+        if raw.replay_port.is_some() && raw.events_port.is_none() {
+            let what = "is of no use without events_port";
+            return Err(self.error(raw.dns.referenced, &field("replay_port"), what));
+        }
+        Ok(Dns {
+            name: self.named(&field("dns"), &raw.dns)?,
+            port: raw.port,
+            pool: self.named(&field("pool"), &raw.pool)?,
+            model: self.model_of(&field("model"), &raw.model, models)?,
+            events_port: raw.events_port,
+            replay_port: raw.replay_port,
+            duplicates: raw.duplicates,
+            every: self.millis(&field("every_ms"), raw.every_ms.as_ref(), 5_000, 3_600_000)?,
+        })
+    }
+
+    /// The first line of the file; relative paths start from the configuration's directory.
+    fn token(&self, file: Option<&Spanned<PathBuf>>) -> Result<Option<Token>, ConfigError> {
+        let Some(file) = file else { return Ok(None) };
+        let error = |what: String| Err(self.error(file.referenced, "token_file", what));
+        let path = self.directory.join(&file.value);
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(cause) => return error(format!("can't read {}: {cause}", path.display())),
+        };
+        match text.lines().next().map(str::trim) {
+            Some(secret) if secret.len() >= 16 => Ok(Some(Token::new(secret))),
+            _ => error(format!("{} needs a first line of 16 characters or more", path.display())),
+        }
+    }
+
+    fn millis(
+        &self,
+        field: &str,
+        raw: Option<&Spanned<u64>>,
+        default: u64,
+        most: u64,
+    ) -> Result<Duration, ConfigError> {
+        let Some(raw) = raw else { return Ok(Duration::from_millis(default)) };
+        if !(10..=most).contains(&raw.value) {
+            let what = format!("{} is not from 10 to {most}", raw.value);
+            return Err(self.error(raw.referenced, field, what));
+        }
+        Ok(Duration::from_millis(raw.value))
+    }
+
     /// `tcp://host:port` → `host:port`; `*` is every address, to bind only.
     fn tcp(
         &self,
@@ -409,17 +539,16 @@ impl Checker<'_> {
     }
 
     fn polling(&self, raw: &RawPolling) -> Result<Polling, ConfigError> {
-        let field = |name: &str, raw: &Option<Spanned<u64>>, default| {
-            let Some(raw) = raw else { return Ok(Duration::from_millis(default)) };
-            if !(10..=60_000).contains(&raw.value) {
-                let what = format!("{} is not from 10 to 60000", raw.value);
-                return Err(self.error(raw.referenced, &format!("polling.{name}"), what));
-            }
-            Ok(Duration::from_millis(raw.value))
+        let field = |name: &str, raw: &Option<Spanned<u64>>, default, most| {
+            self.millis(&format!("polling.{name}"), raw.as_ref(), default, most)
         };
         Ok(Polling {
-            interval: field("interval_ms", &raw.interval_ms, 200)?,
-            timeout: field("timeout_ms", &raw.timeout_ms, 1000)?,
+            interval: field("interval_ms", &raw.interval_ms, 200, 60_000)?,
+            timeout: field("timeout_ms", &raw.timeout_ms, 1000, 60_000)?,
+            silence: match &raw.silence_ms {
+                Some(raw) if raw.value == 0 => None,
+                raw => Some(field("silence_ms", raw, 30_000, 3_600_000)?),
+            },
         })
     }
 
@@ -466,7 +595,14 @@ replicas:
     model: demo
     draining: true
     events: { bind: "tcp://*:18102", duplicates: count }
-polling: { interval_ms: 100 }
+discovery:
+  - dns: engines.svc
+    port: 8000
+    pool: demo-eu-west
+    model: demo
+    events_port: 5557
+    every_ms: 1000
+polling: { interval_ms: 100, silence_ms: 0 }
 limits: { blocks_per_replica: 5000 }
 "#;
 
@@ -488,7 +624,14 @@ limits: { blocks_per_replica: 5000 }
         assert_eq!(events.duplicates, Duplicates::Count);
         assert!(second.draining && second.rank == Some(1));
         assert_eq!(config.polling.interval, Duration::from_millis(100));
+        assert_eq!(config.polling.silence, None);
         assert_eq!(config.limits.blocks, 5000);
+        let [dns] = config.discovery.as_slice() else { panic!() };
+        assert_eq!(
+            (dns.name.as_str(), dns.port, dns.events_port),
+            ("engines.svc", 8000, Some(5557))
+        );
+        assert_eq!((dns.every, dns.replay_port), (Duration::from_secs(1), None));
     }
 
     #[test]
@@ -517,13 +660,28 @@ limits: { blocks_per_replica: 5000 }
                 7,
                 "models[0].path: /nowhere is not",
             ),
-            ("interval_ms: 100", "interval_ms: 0", 19, "polling.interval_ms: 0 is not from 10"),
+            ("interval_ms: 100", "interval_ms: 0", 26, "polling.interval_ms: 0 is not from 10"),
         ] {
             assert!(GOOD.contains(from), "{from}");
             let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.starts_with(&format!("relay.yaml:{line}:")), "{error}");
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn a_token_is_compared_whole_and_never_shown() {
+        let token = Token::new("a secret of some length");
+        assert!(token.admits(Some(b"Bearer a secret of some length")));
+        for header in [
+            None,
+            Some(&b"Bearer "[..]),
+            Some(b"a secret of some length"),
+            Some(b"Bearer a secret"),
+        ] {
+            assert!(!token.admits(header));
+        }
+        assert!(!format!("{token:?}").contains("secret"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ pub mod admin;
 pub mod artefact;
 pub mod config;
 pub mod counters;
+mod discovery;
 pub mod events;
+mod fleet;
 pub mod index;
 pub mod load;
 pub mod message;
@@ -17,4 +19,4 @@ pub mod subscriber;
 pub mod zmtp;
 
 pub use config::{Config, ConfigError};
-pub use run::{RelayError, check, run, run_with};
+pub use run::{RelayError, check, run, run_reloading, run_with};

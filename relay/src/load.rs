@@ -31,6 +31,9 @@ pub struct Polling {
     pub interval: Duration,
     /// For one answer.
     pub timeout: Duration,
+    /// Time with running requests but without events after which an engine is suspect; none for
+    /// never.
+    pub silence: Option<Duration>,
 }
 
 /// What one poll found.

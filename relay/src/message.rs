@@ -1,12 +1,13 @@
 //! What the tasks tell the one that owns the state.
 
 use tokio::sync::{mpsc, oneshot};
+use warmpath_routing::fingerprint::Key;
 
 use crate::events::Batch;
 use crate::load::Report;
-use crate::state::{Subscription, Summary};
+use crate::state::{Holder, Known, Subscription, Summary};
 
-/// A replica's place in the configuration.
+/// A replica's number, which no other gets in the relay's life.
 pub type ReplicaId = usize;
 
 /// To the state.
@@ -25,6 +26,17 @@ pub enum Message {
     Report { replica: ReplicaId, report: Report },
     /// A new side-stream; the answer is held back until all replicas settled.
     Subscribe { reply: oneshot::Sender<Subscription> },
+    /// A replica joins.
+    Join { replica: ReplicaId, known: Box<Known> },
+    /// A replica leaves for good.
+    Leave { replica: ReplicaId },
+    /// The configuration says whether a replica takes nothing new.
+    Draining { replica: ReplicaId, draining: bool },
+    /// A person says that the replicas of an endpoint take nothing new, or do again; the answer is
+    /// how many there are.
+    Drain { endpoint: String, rank: Option<u32>, drain: bool, reply: oneshot::Sender<usize> },
+    /// Who holds a prefix.
+    Holders { key: Key, reply: oneshot::Sender<Vec<Holder>> },
     /// For the admin endpoint.
     Summarize { reply: oneshot::Sender<Summary> },
 }

@@ -1,27 +1,26 @@
 //! Puts the tasks together and ends them.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use warmpath_proto::v1;
 use warmpath_proto::v1::side_stream_server::SideStreamServer;
 
 use crate::artefact::{self, Artefact, Build, Catalogue};
-use crate::config::{Config, Model};
-use crate::counters::Counters;
-use crate::index::{ModelScope, View};
-use crate::load::{Alarms, Poller};
+use crate::config::{Config, MAX_REPLICAS, Model, Replica};
+use crate::fleet::{Fleet, Spec};
+use crate::index::ModelScope;
 use crate::sidestream::Server;
-use crate::state::{Known, State};
-use crate::subscriber::{Source, Subscriber, Way};
-use crate::{admin, index};
+use crate::state::State;
+use crate::{admin, discovery};
 
 /// Messages between the tasks and the state.
 const MESSAGES: usize = 256;
@@ -83,6 +82,23 @@ pub async fn run_with(
     listening: impl FnOnce(SocketAddr),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RelayError> {
+    let (_keep, none) = mpsc::channel(1);
+    run_reloading(config, build, listening, none, shutdown).await
+}
+
+/// As [`run_with`]; each configuration that comes by `reloads` takes the place of the one before:
+/// models and replicas come, go and change while side-streams go on. One whose models can't be used
+/// is left out, and that is logged. Addresses and the token stay as they were at start.
+///
+/// # Errors
+/// As [`run`], for the first configuration.
+pub async fn run_reloading(
+    config: Config,
+    build: Build,
+    listening: impl FnOnce(SocketAddr),
+    reloads: mpsc::Receiver<Config>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), RelayError> {
     let (catalogue, scopes) = catalogue(&config.models, build).await?;
     let listener = bind(&config.listen.to_string(), "the side-stream").await?;
     let admin = match config.admin {
@@ -92,54 +108,9 @@ pub async fn run_with(
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let (sender, messages) = mpsc::channel(MESSAGES);
-    let mut known = Vec::new();
-    for (replica, config_of) in config.replicas.iter().enumerate() {
-        let Some(scope) = scopes.get(config_of.model) else { continue };
-        let Some(model) = config.models.get(config_of.model) else { continue };
-        let counters = Arc::new(Counters::default());
-        let alarms = Arc::new(Alarms::default());
-        let duplicates = config_of.events.as_ref().map(|events| events.duplicates);
-        let duplicates: index::Duplicates = duplicates.unwrap_or_default();
-        known.push(Known {
-            endpoint: config_of.endpoint.to_string(),
-            rank: config_of.rank,
-            pool: config_of.pool.clone(),
-            model: model.name.clone(),
-            draining: config_of.draining,
-            has_events: config_of.events.is_some(),
-            view: View::new(Arc::clone(scope), duplicates, config.limits),
-            counters: Arc::clone(&counters),
-        });
-        if let Some(events) = &config_of.events {
-            let listener = match &events.way {
-                Way::Bind(address) => Some(bind(address, "an engine's events").await?),
-                Way::Connect(_) => None,
-            };
-            let source = Source {
-                replica,
-                name: match config_of.rank {
-                    Some(rank) => format!("{}#{rank}", config_of.endpoint),
-                    None => config_of.endpoint.to_string(),
-                },
-                way: events.way.clone(),
-                replay: events.replay.clone(),
-                rank: config_of.rank,
-            };
-            let subscriber =
-                Subscriber::new(source, sender.clone(), Arc::clone(&counters), Arc::clone(&alarms));
-            tasks.spawn(subscriber.run(listener));
-        }
-        let poller = Poller {
-            replica,
-            endpoint: config_of.endpoint.to_string(),
-            rank: config_of.rank,
-            polling: config.polling,
-            alarms,
-            counters,
-            state: sender.clone(),
-        };
-        tasks.spawn(poller.run());
-    }
+    let found = discovery::once(&config).await;
+    let mut fleet = Fleet::new(sender.clone());
+    let known = fleet.start(specs(&config, &scopes, &found)).await?;
     tasks.spawn(State::new(known).run(messages, stop.clone()));
     if let Some(listener) = admin {
         tasks.spawn(admin::serve(listener, sender.clone(), stop.clone()));
@@ -148,8 +119,11 @@ pub async fn run_with(
     info!(%address, replicas = config.replicas.len(), models = config.models.len(), "the relay serves");
     listening(address);
 
-    let service = SideStreamServer::new(Server::new(sender, Arc::new(catalogue)))
+    let (models, catalogue) = watch::channel(Arc::new(catalogue));
+    let service = SideStreamServer::new(Server::new(sender, catalogue, config.token))
         .max_decoding_message_size(MAX_UP);
+    let keeper = Keeper { fleet, config, scopes, found, models, build };
+    tasks.spawn(keeper.run(reloads));
     let serving = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
@@ -177,7 +151,99 @@ pub async fn run_with(
     Ok(result?)
 }
 
-async fn bind(address: &str, purpose: &'static str) -> Result<TcpListener, RelayError> {
+/// Keeps the fleet what configuration and discovery say.
+struct Keeper {
+    fleet: Fleet,
+    config: Config,
+    scopes: Vec<Arc<ModelScope>>,
+    found: Vec<Vec<Replica>>,
+    models: watch::Sender<Arc<Catalogue>>,
+    build: Build,
+}
+
+impl Keeper {
+    async fn run(mut self, mut reloads: mpsc::Receiver<Config>) {
+        let mut reloading = true;
+        loop {
+            let (sender, mut news) = mpsc::channel(1);
+            // They end when the receiver is gone.
+            let mut sources = JoinSet::new();
+            for (place, dns) in self.config.discovery.iter().cloned().enumerate() {
+                sources.spawn(discovery::follow(place, dns, sender.clone()));
+            }
+            loop {
+                tokio::select! {
+                    Some((place, replicas)) = news.recv() => {
+                        if let Some(found) = self.found.get_mut(place) {
+                            *found = replicas;
+                        }
+                        self.settle().await;
+                    }
+                    config = reloads.recv(), if reloading => match config {
+                        Some(config) => {
+                            self.reload(config).await;
+                            break;
+                        }
+                        None => reloading = false,
+                    },
+                }
+            }
+        }
+    }
+
+    async fn reload(&mut self, config: Config) {
+        let (new, scopes) = match catalogue(&config.models, self.build).await {
+            Ok(made) => made,
+            Err(error) => {
+                error!(%error, "the new configuration can't be used; the old one stays");
+                return;
+            }
+        };
+        let old = &self.config;
+        if (config.listen, config.admin) != (old.listen, old.admin) || config.token != old.token {
+            warn!("listen, admin and token_file change at the next start only");
+        }
+        // What discovery found is still true of sources that stay.
+        let found = config.discovery.iter().map(|dns| {
+            let at = old.discovery.iter().position(|other| other == dns);
+            at.and_then(|at| self.found.get(at)).cloned().unwrap_or_default()
+        });
+        self.found = found.collect();
+        let replicas = config.replicas.len();
+        (self.config, self.scopes) = (config, scopes);
+        // Models first: a replica's model is to be known when it comes.
+        self.models.send_replace(Arc::new(new));
+        self.settle().await;
+        info!(replicas, models = self.scopes.len(), "the configuration was loaded again");
+    }
+
+    async fn settle(&mut self) {
+        self.fleet.become_those(specs(&self.config, &self.scopes, &self.found)).await;
+    }
+}
+
+/// The configured replicas, then those that were found.
+fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) -> Vec<Spec> {
+    let all = config.replicas.iter().chain(found.iter().flatten());
+    let spec = |replica: &Replica| {
+        Some(Spec {
+            endpoint: replica.endpoint,
+            rank: replica.rank,
+            pool: replica.pool.clone(),
+            model: config.models.get(replica.model)?.name.clone(),
+            scope: Arc::clone(scopes.get(replica.model)?),
+            draining: replica.draining,
+            events: replica.events.clone(),
+            limits: config.limits,
+            polling: config.polling,
+        })
+    };
+    let mut seen = HashSet::new();
+    let first = |spec: &Spec| seen.insert((spec.endpoint, spec.rank));
+    all.filter_map(spec).filter(first).take(MAX_REPLICAS).collect()
+}
+
+pub(crate) async fn bind(address: &str, purpose: &'static str) -> Result<TcpListener, RelayError> {
     TcpListener::bind(address).await.map_err(|error| RelayError::Listen {
         address: address.to_owned(),
         purpose,

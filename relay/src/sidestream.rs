@@ -5,16 +5,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 use warmpath_proto::v1::down::Body;
 use warmpath_proto::v1::side_stream_server::SideStream;
 use warmpath_proto::v1::{self, ArtefactChunk, Down, Hello, Up, up};
 
 use crate::artefact::Catalogue;
+use crate::config::Token;
 use crate::index::Changes;
 use crate::message::{Message, Sender};
 use crate::state::Subscription;
@@ -36,13 +38,18 @@ const WINDOW: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Server {
     state: Sender,
-    catalogue: Arc<Catalogue>,
+    catalogue: watch::Receiver<Arc<Catalogue>>,
+    token: Option<Token>,
 }
 
 impl Server {
-    /// A server for what `state` knows.
-    pub fn new(state: Sender, catalogue: Arc<Catalogue>) -> Self {
-        Self { state, catalogue }
+    /// A server for what `state` knows; those that don't show the token are turned away.
+    pub fn new(
+        state: Sender,
+        catalogue: watch::Receiver<Arc<Catalogue>>,
+        token: Option<Token>,
+    ) -> Self {
+        Self { state, catalogue, token }
     }
 }
 
@@ -55,6 +62,13 @@ impl SideStream for Server {
         request: Request<Streaming<Up>>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let peer = request.remote_addr().map(|peer| peer.to_string()).unwrap_or_default();
+        // Envoy adds the header where its gRPC service or the route to the relay's cluster is told
+        // `initial_metadata` or `request_headers_to_add: authorization: Bearer …`.
+        let shown = request.metadata().get("authorization").map(MetadataValue::as_encoded_bytes);
+        if self.token.is_some_and(|token| !token.admits(shown)) {
+            warn!(peer, "a side-stream without the token was refused");
+            return Err(Status::unauthenticated("the relay wants its bearer token"));
+        }
         let (sender, receiver) = mpsc::channel(WINDOW);
         let stream = Stream::new(sender)?;
         let server = self.clone();
@@ -111,23 +125,10 @@ impl Server {
     async fn serve_to_end(&self, stream: &mut Stream, up: &mut Streaming<Up>) -> Result<(), End> {
         let hello = hello(up).await?;
         debug!(node = hello.node, artefacts = hello.artefacts.len(), "hello");
-        stream.send(Body::Models(self.catalogue.models())).await?;
-        let held: HashSet<&[u8]> = hello.artefacts.iter().map(Vec::as_slice).collect();
-        for artefact in self.catalogue.artefacts() {
-            if held.contains(artefact.id.as_slice()) {
-                continue;
-            }
-            let total = artefact.bytes.len() as u64;
-            for (i, data) in artefact.bytes.chunks(CHUNK).enumerate() {
-                let chunk = ArtefactChunk {
-                    id: artefact.id.to_vec(),
-                    offset: (i * CHUNK) as u64,
-                    total,
-                    data: data.to_vec(),
-                };
-                stream.send(Body::Artefact(chunk)).await?;
-            }
-        }
+        let mut held: HashSet<Vec<u8>> = hello.artefacts.into_iter().collect();
+        let mut catalogue = self.catalogue.clone();
+        let now = Arc::clone(&catalogue.borrow_and_update());
+        stream.models(&now, &mut held).await?;
         let (reply, answer) = oneshot::channel();
         self.state.send(Message::Subscribe { reply }).await.map_err(|_| End::relay_stops())?;
         let Subscription { replicas, loads, blocks, mut deltas } =
@@ -151,6 +152,10 @@ impl Server {
                         }
                     }
                     _ = beat.tick() => stream.beat_if_due().await?,
+                    Ok(()) = catalogue.changed() => {
+                        let now = Arc::clone(&catalogue.borrow_and_update());
+                        stream.models(&now, &mut held).await?;
+                    }
                     message = up.message() => match message {
                         Ok(Some(_)) => {}
                         _ => return Err(End::gone()),
@@ -192,6 +197,32 @@ impl Stream {
             Ok(Err(_)) => Err(End::gone()),
             Err(_) => Err(End { reason: "it reads nothing", status: None }),
         }
+    }
+
+    /// The table of models, and the artefacts that the other side lacks.
+    async fn models(
+        &mut self,
+        catalogue: &Catalogue,
+        held: &mut HashSet<Vec<u8>>,
+    ) -> Result<(), End> {
+        self.send(Body::Models(catalogue.models())).await?;
+        for artefact in catalogue.artefacts() {
+            if !held.insert(artefact.id.to_vec()) {
+                continue;
+            }
+            let total = artefact.bytes.len() as u64;
+            for (i, data) in artefact.bytes.chunks(CHUNK).enumerate() {
+                let chunk = ArtefactChunk {
+                    id: artefact.id.to_vec(),
+                    offset: (i * CHUNK) as u64,
+                    total,
+                    data: data.to_vec(),
+                };
+                self.send(Body::Artefact(chunk)).await?;
+                self.beat_if_due().await?;
+            }
+        }
+        Ok(())
     }
 
     async fn beat_if_due(&mut self) -> Result<(), End> {

@@ -1,6 +1,6 @@
 //! Prompts against ground truth by Hugging Face `transformers`.
 //!
-//! The frozen part is for the demo model. scripts/conformance makes more for any model, and names
+//! The frozen part is for the demo model and for small ones of SentencePiece's kind. scripts/conformance makes more for any model, and names
 //! their directories in `WARMPATH_CONFORMANCE`.
 #![cfg(feature = "preprocess")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
@@ -81,13 +81,19 @@ fn report(name: &str, (count, wrong): &(usize, Vec<String>)) {
 
 #[test]
 fn the_frozen_part_is_equal() {
-    let result = check(
-        &root().join("tests/fixtures/models/demo"),
-        &root().join("tests/fixtures/conformance/demo.jsonl"),
-    );
-    report("demo", &result);
-    assert!(result.0 > 100, "only {} cases", result.0);
-    assert!(result.1.is_empty(), "{} cases differ", result.1.len());
+    let fixtures = root().join("tests/fixtures");
+    let small = fixtures.join("conformance/models");
+    for (name, model) in [
+        ("demo", fixtures.join("models/demo")),
+        ("prepend", small.join("prepend")),
+        ("metaspace", small.join("metaspace")),
+        ("gemma", small.join("gemma")),
+    ] {
+        let result = check(&model, &fixtures.join(format!("conformance/{name}.jsonl")));
+        report(name, &result);
+        assert!(result.0 > 100, "{name}: only {} cases", result.0);
+        assert!(result.1.is_empty(), "{name}: {} cases differ", result.1.len());
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! How fast it is; says, never judges:
+//! How fast it is, and how much memory it takes; says, never judges:
 //! `cargo test --release -p warmpath-routing --features preprocess --test prompt_speed -- --ignored --nocapture`
-//! with model directories in `MODELS`, separated by colons.
+//! with model directories in `MODELS`, separated by colons. With `ARTEFACTS=DIR` the prepared models
+//! are left there; an artefact may stand in `MODELS` instead of a directory, as it does for
+//! scripts/measure-prompt, which runs this in V8.
 #![cfg(feature = "preprocess")]
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)] // Tests, helpers included.
 
@@ -10,30 +12,67 @@ use std::time::Instant;
 use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 
-/// The time of one call, in seconds: the best of some.
-fn best(times: usize, mut call: impl FnMut()) -> f64 {
-    (0..times)
+/// The time of one call, in seconds: the median of some.
+fn median(times: usize, mut call: impl FnMut()) -> f64 {
+    let mut all: Vec<f64> = (0..times)
         .map(|_| {
             let start = Instant::now();
             call();
             start.elapsed().as_secs_f64()
         })
-        .fold(f64::INFINITY, f64::min)
+        .collect();
+    all.sort_by(f64::total_cmp);
+    all[times / 2]
 }
 
-fn measure(name: &str, dir: &Path) {
-    let files = ModelFiles::read_dir(dir).unwrap();
+/// Bytes of linear memory, which never shrinks; none outside of wasm.
+fn memory() -> Option<usize> {
+    #[cfg(target_arch = "wasm32")]
+    return Some(core::arch::wasm32::memory_size(0) * 65536);
+    #[cfg(not(target_arch = "wasm32"))]
+    None
+}
+
+fn artefact(path: &Path) -> Vec<u8> {
+    if path.is_file() {
+        return std::fs::read(path).unwrap();
+    }
+    let name = path.file_name().unwrap().to_string_lossy();
+    let files = ModelFiles::read_dir(path).unwrap();
     let start = Instant::now();
-    let artefact = preprocess(&files).unwrap();
-    let prepared = start.elapsed().as_secs_f64();
-    let loaded = best(3, || drop(Model::load(&artefact.bytes).unwrap()));
+    let bytes = preprocess(&files).unwrap().bytes;
+    eprintln!("{name}: prepared in {:.2} s", start.elapsed().as_secs_f64());
+    if let Some(dir) = std::env::var_os("ARTEFACTS") {
+        std::fs::write(Path::new(&dir).join(format!("{name}.warmpath")), &bytes).unwrap();
+    }
+    bytes
+}
+
+fn measure(path: &Path) {
+    let artefact = artefact(path);
+    let before = memory();
+    let start = Instant::now();
+    let first = Model::load(&artefact).unwrap();
+    let first_load = start.elapsed().as_secs_f64();
+    let after = memory();
+    let memory = match (before, after) {
+        (Some(before), Some(after)) => {
+            format!(", {:.0} MB more memory", (after - before) as f64 / 1e6)
+        }
+        _ => String::new(),
+    };
+    let loaded = median(3, || drop(Model::load(&artefact).unwrap()));
     eprintln!(
-        "{name}: artefact {:.2} MB, prepared in {prepared:.2} s, loaded in {:.0} ms",
-        artefact.bytes.len() as f64 / 1e6,
+        "{}: artefact {:.2} MB, loaded in {:.0} ms, then {:.0} ms{memory}",
+        path.file_name().unwrap().to_string_lossy(),
+        artefact.len() as f64 / 1e6,
+        first_load * 1e3,
         loaded * 1e3
     );
-    let source = include_str!("../src/prompt/preprocess.rs");
+    let source = include_str!("../src/prompt/request.rs");
     let prose = include_str!("../../LICENSE");
+    let mut cold = Prompter::new(first, 0);
+    let mut warm = Prompter::new(Model::load(&artefact).unwrap(), 8 << 20);
     for (kind, text) in [("prose", prose), ("code", source)] {
         for bytes in [8 << 10, 64 << 10] {
             let text: String = text.chars().cycle().take(bytes).collect();
@@ -42,27 +81,30 @@ fn measure(name: &str, dir: &Path) {
             ]})
             .to_string();
             let root = Fingerprint([1; 32]);
-            let mut cold = Prompter::new(Model::load(&artefact.bytes).unwrap(), 0);
-            let mut warm = Prompter::new(Model::load(&artefact.bytes).unwrap(), 8 << 20);
             let run = |prompter: &mut Prompter| {
                 let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
                 prompter.prefix(&request, root, usize::MAX, 0).unwrap().tokens
             };
-            let tokens = run(&mut warm);
-            let cold = best(50, || {
+            let parsed = median(300, || drop(Request::parse(Api::Chat, body.as_bytes()).unwrap()));
+            let start = Instant::now();
+            let tokens = run(&mut cold);
+            let first = start.elapsed().as_secs_f64();
+            let cold = median(300, || {
                 run(&mut cold);
             });
-            let warm = best(50, || {
+            let warm = median(300, || {
                 run(&mut warm);
             });
             let speed = |seconds: f64| body.len() as f64 / 1e6 / seconds;
             eprintln!(
-                "  {kind} {:>2} KB, {tokens} tokens: cold {:.0} µs ({:.1} MB/s), warm {:.0} µs ({:.0} MB/s)",
+                "  {kind} {:>2} KB, {tokens} tokens: cold {:.0} µs ({:.1} MB/s; first {:.0}), warm {:.0} µs ({:.0} MB/s), of which parsing {:.0}",
                 bytes >> 10,
                 cold * 1e6,
                 speed(cold),
+                first * 1e6,
                 warm * 1e6,
-                speed(warm)
+                speed(warm),
+                parsed * 1e6
             );
         }
     }
@@ -71,9 +113,10 @@ fn measure(name: &str, dir: &Path) {
 #[test]
 #[ignore = "measures"]
 fn speed() {
-    let demo = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
-    measure("demo", &demo);
-    for dir in std::env::split_paths(&std::env::var_os("MODELS").unwrap_or_default()) {
-        measure(&dir.file_name().unwrap().to_string_lossy(), &dir);
+    match std::env::var("MODELS") {
+        Ok(models) => models.split(':').for_each(|model| measure(Path::new(model))),
+        Err(_) => measure(
+            &PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo"),
+        ),
     }
 }

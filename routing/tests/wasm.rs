@@ -64,7 +64,7 @@ impl Store for Memory {
 
 impl Lookup for Memory {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
-        find(self, Layout::default(), 1, keys, wanted)
+        find(self, Layout::default(), 1, keys, 0, wanted)
     }
 }
 

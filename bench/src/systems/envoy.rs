@@ -24,14 +24,6 @@ pub(super) fn start(
     wanted: &dyn Fn(&str) -> bool,
     fleet: &mut Fleet,
 ) -> anyhow::Result<()> {
-    let system = |name: &str, kind, port, processes: Vec<u32>, reason| System {
-        name: name.into(),
-        address: local(port),
-        host: host(ZONE),
-        kind,
-        processes,
-        reason,
-    };
     if wanted("envoy") {
         let [port, admin] = two_ports()?;
         let envoy = run(ground, "envoy", [port, admin], None).context("plain Envoy")?;
@@ -60,6 +52,26 @@ pub(super) fn start(
         fleet.processes.push(envoy);
     }
     Ok(())
+}
+
+/// Starts Envoy with another build of the filter.
+pub(super) fn start_against(ground: &Ground, fleet: &mut Fleet) -> anyhow::Result<()> {
+    let (port, admin, [relay, envoy]) = warmpath(ground, "against", 3)?;
+    let reason = Some(("warm", admin));
+    let ids = vec![envoy.id(), relay.id()];
+    fleet.systems.push(system("warmpath warm, other filter", Kind::Shared, port, ids, reason));
+    fleet.processes.extend([relay, envoy]);
+    Ok(())
+}
+
+fn system(
+    name: &str,
+    kind: Kind,
+    port: u16,
+    processes: Vec<u32>,
+    reason: Option<(&'static str, u16)>,
+) -> System {
+    System { name: name.into(), address: local(port), host: host(ZONE), kind, processes, reason }
 }
 
 fn two_ports() -> anyhow::Result<[u16; 2]> {

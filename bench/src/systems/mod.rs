@@ -22,8 +22,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Engines behind each proxy.
 const ENGINES: usize = 4;
 
-/// Listeners of KV events: Warmpath's relay, that of the map that goes stale, vLLM Router.
-const LISTENERS: usize = 3;
+/// Listeners of KV events: Warmpath's relay, that of the map that goes stale, vLLM Router, the relay
+/// of another filter.
+const LISTENERS: usize = 4;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Options {
     pub sizes: Vec<usize>,
     /// Python of the environment that has the peers.
     pub peers: Option<PathBuf>,
+    /// Another build of the filter, to compare with.
+    pub against: Option<PathBuf>,
     /// Only systems whose name contains one of these; all if there are none.
     pub only: Vec<String>,
 }
@@ -67,6 +70,7 @@ pub struct Fleet {
 }
 
 /// What the parts of a fleet have to know of each other.
+#[derive(Clone)]
 struct Ground {
     dir: PathBuf,
     model: PathBuf,
@@ -113,6 +117,10 @@ impl Fleet {
             });
         }
         envoy::start(&ground, &wanted, &mut fleet)?;
+        if let Some(filter) = &options.against {
+            let tools = Tools { filter: filter.canonicalize()?, ..ground.tools.clone() };
+            envoy::start_against(&Ground { tools, ..ground.clone() }, &mut fleet)?;
+        }
         peers::start(&ground, options.peers.as_deref(), &wanted, &mut fleet);
         Ok(fleet)
     }

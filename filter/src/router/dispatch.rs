@@ -8,7 +8,7 @@ use std::rc::Rc;
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Layout, Lookup, Matches, find};
+use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, find};
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
@@ -75,6 +75,8 @@ pub(super) struct Told {
 pub(super) struct Dispatch<D> {
     config: config::Router,
     map: Map<D>,
+    // Filled while the map is searched.
+    hints: RefCell<Hints>,
     view: View,
     here: Here,
     feedback: Feedback,
@@ -90,6 +92,7 @@ impl<D: Data> Dispatch<D> {
             here: Here::new(id),
             feedback: Feedback::define(),
             map: Map(data),
+            hints: RefCell::default(),
             view: View::default(),
             prompts: Prompts::of_this_vm(),
             metrics: Metrics::define(),
@@ -151,6 +154,7 @@ impl<D: Data> Dispatch<D> {
             }
         }
         self.metrics.models.set(prompts.ready() as u64);
+        self.metrics.memo_bytes.set(prompts.memo_bytes() as u64);
         self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
         self.metrics.replicas.set(self.view.world.replicas.len() as u64);
     }
@@ -167,6 +171,7 @@ impl<D: Data> Dispatch<D> {
         let policy = &self.config.policy;
         let generation = self.view.look(&self.map.0, now_ms, policy.stale_after_ms);
         let read = self.read(asked, now_ms);
+        self.metrics.memo(read.memo);
         let model = read.model.as_deref().map(|requested| {
             self.view.model(requested).map_or(requested, |(known, _)| known.model.name.as_str())
         });
@@ -178,7 +183,7 @@ impl<D: Data> Dispatch<D> {
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
             degrade: read.degrade,
         };
-        let buckets = Buckets { map: &self.map, generation };
+        let buckets = Buckets { map: &self.map, generation, hints: &self.hints };
         let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
         let (mut told, known) = match decide_with(policy, &self.view.world, &local, &ask, &buckets)
         {
@@ -359,10 +364,16 @@ fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
 struct Buckets<'a, D> {
     map: &'a Map<D>,
     generation: u32,
+    hints: &'a RefCell<Hints>,
 }
 
 impl<D: Data> Lookup for Buckets<'_, D> {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
-        find(self.map, Layout::default(), self.generation, keys, wanted)
+        let hint = self.hints.borrow().get(keys);
+        let found = find(self.map, Layout::default(), self.generation, keys, hint, wanted);
+        if let Some(best) = found.found.iter().map(|found| found.blocks).max() {
+            self.hints.borrow_mut().put(keys, best);
+        }
+        found
     }
 }

@@ -14,6 +14,9 @@ pub(super) struct Metrics {
     spilled: Counter,
     prompt_tokens: Counter,
     expected_cached_tokens: Counter,
+    memo_hit_tokens: Counter,
+    memo_miss_tokens: Counter,
+    pub(super) memo_bytes: Gauge,
     pub(super) host_errors: Counter,
     pub(super) replica_failures: Counter,
     pub(super) ejections: Counter,
@@ -43,6 +46,9 @@ impl Metrics {
             spilled: counter("spilled"),
             prompt_tokens: counter("prompt_tokens"),
             expected_cached_tokens: counter("expected_cached_tokens"),
+            memo_hit_tokens: counter("memo_hit_tokens"),
+            memo_miss_tokens: counter("memo_miss_tokens"),
+            memo_bytes: gauge("memo_bytes"),
             host_errors: counter("host_errors"),
             replica_failures: counter("replica_failures"),
             ejections: counter("ejections"),
@@ -77,6 +83,16 @@ impl Metrics {
         self.ejected.set(totals.ejected);
         for (gauge, count) in self.drifting.iter().zip([totals.missing, totals.surprise]) {
             gauge.set(count);
+        }
+    }
+
+    /// Tokens of a prompt that the memo knew, and those that were tokenized.
+    pub(super) fn memo(&self, (hits, misses): (u64, u64)) {
+        if hits > 0 {
+            self.memo_hit_tokens.add(hits);
+        }
+        if misses > 0 {
+            self.memo_miss_tokens.add(misses);
         }
     }
 

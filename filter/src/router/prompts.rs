@@ -22,6 +22,8 @@ pub(super) struct Read {
     pub(super) keys: Vec<Key>,
     /// Tokens of the prompt, as far as known.
     pub(super) prompt_tokens: u32,
+    /// Tokens that the memo knew, and tokens that were tokenized.
+    pub(super) memo: (u64, u64),
     /// Why there are no keys.
     pub(super) degrade: Option<Degrade>,
 }
@@ -69,6 +71,15 @@ impl Prompts {
     /// Models that are ready.
     pub(super) fn ready(&self) -> usize {
         self.slots.values().filter(|slot| matches!(slot, Slot::Ready(_))).count()
+    }
+
+    /// Bytes that the memos take, about.
+    pub(super) fn memo_bytes(&self) -> usize {
+        let bytes = |slot: &Slot| match slot {
+            Slot::Ready(prompter) => prompter.memo_bytes(),
+            Slot::Refused => 0,
+        };
+        self.slots.values().map(bytes).sum()
     }
 
     /// Loads one model that is known, whole and not loaded yet; forgets those that nobody knows
@@ -128,8 +139,10 @@ impl Prompts {
             salt: request.cache_salt(),
         };
         let now_unix = i64::try_from(now_unix).unwrap_or(0);
+        let before = (prompter.memo_hits(), prompter.memo_misses());
         match prompter.prefix(&request, scope.root(), limit_tokens, now_unix) {
             Ok(prefix) => Read {
+                memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
                 keys: prefix.names.iter().map(Fingerprint::key).collect(),
                 prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
                 ..guess

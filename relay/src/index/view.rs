@@ -43,7 +43,7 @@ pub enum Duplicates {
 }
 
 /// Bounds of one view.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Engine blocks that are remembered; the oldest leave first.
     pub blocks: usize,

@@ -8,7 +8,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -24,8 +24,8 @@ use crate::counters::Counters;
 use crate::events::{Batch, Event};
 use crate::index::{Changes, Slots, View};
 use crate::load::{Load, Report};
-use crate::message::{Doubt, Message};
-pub use summary::{ReplicaSummary, Summary};
+use crate::message::{Doubt, Message, ReplicaId};
+pub use summary::{Holder, ReplicaSummary, Summary};
 
 /// Time between two deltas: a change goes at once if the last delta is that long ago.
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
@@ -56,12 +56,16 @@ pub struct Known {
     pub draining: bool,
     /// Whether its engine's events are subscribed to.
     pub has_events: bool,
+    /// Time with running requests but without events after which its events are doubted; none for
+    /// never.
+    pub silence: Option<Duration>,
     /// Its empty view.
     pub view: View,
     /// Counted by the tasks about it.
     pub counters: Arc<Counters>,
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 struct Replica {
     known: Known,
     slot: u32,
@@ -70,6 +74,11 @@ struct Replica {
     load: Option<Load>,
     load_told: Option<Load>,
     settled: bool,
+    /// A person said that it takes nothing new.
+    drained: bool,
+    /// Since when it has been running requests without an event.
+    mute_since: Option<Instant>,
+    mute: bool,
     sequence: Option<u64>,
     clears: BTreeMap<&'static str, u64>,
     block_tokens: u32,
@@ -122,7 +131,9 @@ struct Listener {
 
 /// The state; see the module.
 pub struct State {
-    replicas: Vec<Replica>,
+    replicas: BTreeMap<ReplicaId, Replica>,
+    /// What persons drained, also for when it comes back.
+    drained: BTreeSet<(String, Option<u32>)>,
     slots: Slots,
     changes: Changes,
     replicas_changed: bool,
@@ -137,26 +148,17 @@ pub struct State {
 }
 
 impl State {
-    /// Nothing known yet but which replicas there are.
+    /// Nothing known yet but which replicas there are; they are numbered from 0 on.
     pub fn new(known: Vec<Known>) -> Self {
         let mut slots = Slots::default();
         let replicas = known
             .into_iter()
-            .map(|known| Replica {
-                slot: slots.take().unwrap_or(u32::MAX),
-                heard: false,
-                up: None,
-                load: None,
-                load_told: None,
-                settled: !known.has_events,
-                sequence: None,
-                clears: BTreeMap::new(),
-                block_tokens: 0,
-                known,
-            })
+            .map(|known| Replica::new(known, slots.take().unwrap_or(u32::MAX)))
+            .enumerate()
             .collect();
         Self {
             replicas,
+            drained: BTreeSet::new(),
             slots,
             changes: Changes::default(),
             replicas_changed: false,
@@ -191,7 +193,7 @@ impl State {
                 () = stop.cancelled() => return,
             }
             let settled = |r: &Replica| r.settled && r.up.is_some();
-            if !self.settled && self.replicas.iter().all(settled) {
+            if !self.settled && self.replicas.values().all(settled) {
                 self.settle();
             }
             if self.flush_at.is_some_and(|at| at <= Instant::now()) {
@@ -214,6 +216,17 @@ impl State {
                     self.early.push(reply);
                 }
             }
+            Message::Join { replica, known } => self.join(replica, *known),
+            Message::Leave { replica } => self.leave(replica),
+            Message::Draining { replica, draining } => {
+                self.update(replica, |r| r.known.draining = draining);
+            }
+            Message::Drain { endpoint, rank, drain, reply } => {
+                let _ = reply.send(self.drain(&endpoint, rank, drain));
+            }
+            Message::Holders { key, reply } => {
+                let _ = reply.send(self.holders(&key));
+            }
             Message::Summarize { reply } => {
                 let _ = reply.send(self.summary());
             }
@@ -222,7 +235,7 @@ impl State {
 
     /// Changes a replica, and notes when that changes the table.
     fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
-        let Some(replica) = self.replicas.get_mut(id) else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
         let before = (replica.state(), replica.slot, replica.block_tokens);
         change(replica);
         if before != (replica.state(), replica.slot, replica.block_tokens) {
@@ -236,7 +249,7 @@ impl State {
             if *event == Event::Cleared {
                 self.new_life(id, "engine_cleared");
             }
-            let Some(replica) = self.replicas.get_mut(id) else { return };
+            let Some(replica) = self.replicas.get_mut(&id) else { return };
             replica.known.view.apply(event, replica.slot, &mut self.changes);
             if self.changes.len() >= FLUSH_KEYS {
                 self.flush();
@@ -244,6 +257,8 @@ impl State {
         }
         self.update(id, |replica| {
             replica.sequence = Some(sequence);
+            replica.mute = false;
+            replica.mute_since = None;
             replica.block_tokens = replica.known.view.block_tokens();
         });
         if !self.changes.is_empty() {
@@ -253,7 +268,7 @@ impl State {
 
     fn doubt(&mut self, id: usize, why: Doubt) {
         self.new_life(id, why.name());
-        if let Some(replica) = self.replicas.get_mut(id) {
+        if let Some(replica) = self.replicas.get_mut(&id) {
             replica.known.view.clear();
             replica.sequence = None;
         }
@@ -262,7 +277,7 @@ impl State {
     /// Gives a replica whose cache is gone, or not known any more, a new slot, if anything was
     /// announced under the old one.
     fn new_life(&mut self, id: usize, why: &'static str) {
-        let Some(replica) = self.replicas.get_mut(id) else { return };
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
         let count = replica.known.view.len();
         if count == 0 && replica.known.view.held_blocks() == 0 {
             return;
@@ -278,31 +293,84 @@ impl State {
         // What was said of the old slot goes before the table that no longer has it.
         self.flush();
         if let Some(slot) = self.slots.take() {
-            if let Some(replica) = self.replicas.get_mut(id) {
+            if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.slot = slot;
                 replica.load_told = None;
             }
         } else {
-            // All numbers were used: within a new epoch they can be used again.
-            self.changes.take();
-            self.listeners.clear();
-            self.slots.restart();
-            if let Some(replica) = self.replicas.get_mut(id) {
+            if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.known.view.clear();
             }
-            for replica in &mut self.replicas {
-                replica.slot = self.slots.take().unwrap_or(u32::MAX);
-                replica.load_told = None;
-            }
+            self.restart_slots();
         }
         self.replicas_changed = true;
         self.loads_changed = true;
         self.soon();
     }
 
+    /// All numbers were used: within a new epoch they can be used again.
+    fn restart_slots(&mut self) {
+        self.changes.take();
+        self.listeners.clear();
+        self.slots.restart();
+        for replica in self.replicas.values_mut() {
+            replica.slot = self.slots.take().unwrap_or(u32::MAX);
+            replica.load_told = None;
+        }
+    }
+
+    fn join(&mut self, id: ReplicaId, known: Known) {
+        let drained = self.drained.contains(&(known.endpoint.clone(), known.rank));
+        let slot = self.slots.take();
+        let replica = Replica::new(known, slot.unwrap_or(u32::MAX));
+        self.replicas.insert(id, Replica { drained, ..replica });
+        if slot.is_none() {
+            self.restart_slots();
+        }
+        self.replicas_changed = true;
+        self.soon();
+    }
+
+    fn leave(&mut self, id: ReplicaId) {
+        // What was said of its slot goes before the table that no longer has it.
+        self.flush();
+        if self.replicas.remove(&id).is_some() {
+            self.replicas_changed = true;
+            self.soon();
+        }
+    }
+
+    fn drain(&mut self, endpoint: &str, rank: Option<u32>, drain: bool) -> usize {
+        let mut meant = Vec::new();
+        for (&id, Replica { known, .. }) in &self.replicas {
+            if known.endpoint == endpoint && (rank.is_none() || rank == known.rank) {
+                meant.push((id, (known.endpoint.clone(), known.rank)));
+            }
+        }
+        let count = meant.len();
+        for (id, name) in meant {
+            info!(engine = name.0, rank = name.1, drain, "drained by hand, or no more");
+            if drain {
+                self.drained.insert(name);
+            } else {
+                self.drained.remove(&name);
+            }
+            self.update(id, |replica| replica.drained = drain);
+        }
+        count
+    }
+
+    fn holders(&self, key: &Key) -> Vec<Holder> {
+        let holds = |replica: &&Replica| replica.known.view.holds(key);
+        self.replicas.values().filter(holds).map(Replica::holder).collect()
+    }
+
     fn report(&mut self, id: usize, report: &Report) {
-        self.update(id, |replica| replica.up = Some(report.up));
-        let Some(replica) = self.replicas.get_mut(id) else { return };
+        self.update(id, |replica| {
+            replica.up = Some(report.up);
+            replica.listen_for_silence(report);
+        });
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
         if report.load.is_some() {
             replica.load = report.load;
         }
@@ -327,7 +395,7 @@ impl State {
         }
         bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
         if std::mem::take(&mut self.loads_changed) {
-            let news = self.replicas.iter_mut().filter(|replica| replica.load_is_news());
+            let news = self.replicas.values_mut().filter(|replica| replica.load_is_news());
             let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
             if !loads.is_empty() {
                 bodies.push(Body::Loads(v1::Loads { loads }));
@@ -358,7 +426,7 @@ impl State {
     fn settle(&mut self) {
         self.settled = true;
         let replicas = self.replicas.len();
-        let prefixes: usize = self.replicas.iter().map(|replica| replica.known.view.len()).sum();
+        let prefixes: usize = self.replicas.values().map(|replica| replica.known.view.len()).sum();
         info!(replicas, prefixes, "ready");
         for reply in std::mem::take(&mut self.early) {
             self.subscribe(reply);
@@ -376,13 +444,13 @@ impl State {
         let ended = CancellationToken::new();
         let listener =
             Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
-        let loads = self.replicas.iter().filter_map(|r| Some(message(r.slot, r.load?))).collect();
+        let loads = self.replicas.values().filter_map(|r| Some(message(r.slot, r.load?))).collect();
         let subscription = Subscription {
             replicas: self.table(),
             loads: v1::Loads { loads },
             blocks: self
                 .replicas
-                .iter()
+                .values()
                 .map(|replica| (replica.slot, replica.known.view.keys().collect()))
                 .collect(),
             deltas: Deltas { receiver, bytes, ended },
@@ -403,20 +471,59 @@ impl State {
             block_tokens: replica.block_tokens,
             state: replica.state().into(),
         };
-        v1::Replicas { replicas: self.replicas.iter().map(replica).collect() }
+        v1::Replicas { replicas: self.replicas.values().map(replica).collect() }
     }
 }
 
 impl Replica {
+    fn new(known: Known, slot: u32) -> Self {
+        Self {
+            slot,
+            heard: false,
+            up: None,
+            load: None,
+            load_told: None,
+            settled: !known.has_events,
+            drained: false,
+            mute_since: None,
+            mute: false,
+            sequence: None,
+            clears: BTreeMap::new(),
+            block_tokens: 0,
+            known,
+        }
+    }
+
     fn state(&self) -> ReplicaState {
         if self.up != Some(true) {
             ReplicaState::Down
-        } else if self.known.draining {
+        } else if self.known.draining || self.drained {
             ReplicaState::Draining
-        } else if self.known.has_events && !self.heard {
+        } else if self.known.has_events && (!self.heard || self.mute) {
             ReplicaState::Suspect
         } else {
             ReplicaState::Ready
+        }
+    }
+
+    /// An engine that runs requests fills blocks, and says so. One that doesn't for long isn't
+    /// heard, whatever its connection looks like.
+    fn listen_for_silence(&mut self, report: &Report) {
+        let Some(limit) = self.known.silence.filter(|_| self.known.has_events) else { return };
+        match report.load {
+            Some(load) if load.running > 0 => {
+                let since = *self.mute_since.get_or_insert_with(Instant::now);
+                if !self.mute && self.heard && since.elapsed() >= limit {
+                    self.mute = true;
+                    warn!(
+                        engine = self.known.endpoint,
+                        rank = self.known.rank,
+                        "it runs requests but publishes no events; its cache isn't believed"
+                    );
+                }
+            }
+            Some(_) => self.mute_since = None,
+            None => {}
         }
     }
 

@@ -29,6 +29,8 @@ pub struct ReplicaSummary {
     pub slot: u32,
     pub state: &'static str,
     pub hears_events: bool,
+    pub silent_under_load: bool,
+    pub drained_by_hand: bool,
     pub last_sequence: Option<u64>,
     pub block_tokens: u32,
     pub held_engine_blocks: usize,
@@ -51,6 +53,18 @@ pub struct ReplicaSummary {
     pub events: Seen,
 }
 
+/// A replica that holds a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct Holder {
+    pub endpoint: String,
+    pub rank: Option<u32>,
+    pub pool: String,
+    pub model: String,
+    pub slot: u32,
+    pub state: &'static str,
+}
+
 impl State {
     pub(super) fn summary(&self) -> Summary {
         let open = |listener: &&Listener| !listener.sender.is_closed();
@@ -58,12 +72,24 @@ impl State {
             streams: self.listeners.iter().filter(open).count(),
             streams_opened: self.streams_opened,
             streams_too_slow: self.streams_too_slow,
-            replicas: self.replicas.iter().map(Replica::summary).collect(),
+            replicas: self.replicas.values().map(Replica::summary).collect(),
         }
     }
 }
 
 impl Replica {
+    pub(super) fn holder(&self) -> Holder {
+        let Known { endpoint, rank, pool, model, .. } = &self.known;
+        Holder {
+            endpoint: endpoint.clone(),
+            rank: *rank,
+            pool: pool.clone(),
+            model: model.clone(),
+            slot: self.slot,
+            state: self.state().as_str_name(),
+        }
+    }
+
     pub(super) fn summary(&self) -> ReplicaSummary {
         let Known { endpoint, rank, pool, model, view, counters, .. } = &self.known;
         ReplicaSummary {
@@ -74,6 +100,8 @@ impl Replica {
             slot: self.slot,
             state: self.state().as_str_name(),
             hears_events: self.heard,
+            silent_under_load: self.mute,
+            drained_by_hand: self.drained,
             last_sequence: self.sequence,
             block_tokens: self.block_tokens,
             held_engine_blocks: view.held_blocks(),

@@ -13,6 +13,7 @@ fn known(endpoint: &str) -> Known {
         model: "model".into(),
         draining: false,
         has_events: true,
+        silence: Some(Duration::from_millis(20)),
         view: View::new(scope, Duplicates::Doubt, Limits::default()),
         counters: Arc::default(),
     }
@@ -81,21 +82,21 @@ async fn a_clear_gives_a_slot_that_nobody_had() {
     let mut state = state(3);
     state.settle();
     state.take(Message::Clear { replica: 1, why: Doubt::Gap });
-    assert_eq!(state.replicas[1].slot, 1, "nothing was said under this one");
-    let mut seen: BTreeSet<u32> = state.replicas.iter().map(|replica| replica.slot).collect();
+    assert_eq!(state.replicas[&1].slot, 1, "nothing was said under this one");
+    let mut seen: BTreeSet<u32> = state.replicas.values().map(|replica| replica.slot).collect();
     while seen.len() < 65_536 {
         store(&mut state, 1, 7);
         state.take(Message::Clear { replica: 1, why: Doubt::Gap });
-        assert!(seen.insert(state.replicas[1].slot), "a slot used twice");
+        assert!(seen.insert(state.replicas[&1].slot), "a slot used twice");
     }
     // All are used: every stream begins again, and so do the slots.
     let stream = subscribe(&mut state).await.unwrap();
     store(&mut state, 1, 7);
     state.take(Message::Clear { replica: 1, why: Doubt::Restarted });
     assert!(stream.deltas.ended.is_cancelled());
-    let slots: BTreeSet<u32> = state.replicas.iter().map(|replica| replica.slot).collect();
+    let slots: BTreeSet<u32> = state.replicas.values().map(|replica| replica.slot).collect();
     assert_eq!(slots, BTreeSet::from([0, 1, 2]));
-    assert!(state.replicas[1].known.view.is_empty());
+    assert!(state.replicas[&1].known.view.is_empty());
 }
 
 #[test]
@@ -105,7 +106,7 @@ fn states_tell_what_may_be_sent_and_believed() {
         if let Some(message) = message {
             state.take(message);
         }
-        assert_eq!(state.replicas[0].state(), expected);
+        assert_eq!(state.replicas[&0].state(), expected);
     };
     let report = |up| Some(Message::Report { replica: 0, report: Report { up, load: None } });
     let heard = |heard| Some(Message::Heard { replica: 0, heard });
@@ -114,10 +115,10 @@ fn states_tell_what_may_be_sent_and_believed() {
     expect(report(true), ReplicaState::Ready);
     expect(heard(false), ReplicaState::Suspect);
     expect(report(false), ReplicaState::Down);
-    state.replicas[0].known.draining = true;
-    assert_eq!(state.replicas[0].state(), ReplicaState::Down);
-    state.replicas[0].up = Some(true);
-    assert_eq!(state.replicas[0].state(), ReplicaState::Draining);
+    state.replicas.get_mut(&0).unwrap().known.draining = true;
+    assert_eq!(state.replicas[&0].state(), ReplicaState::Down);
+    state.replicas.get_mut(&0).unwrap().up = Some(true);
+    assert_eq!(state.replicas[&0].state(), ReplicaState::Draining);
 }
 
 #[test]
@@ -129,14 +130,87 @@ fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
         Message::Report { replica: 0, report }
     };
     state.take(report(1));
-    assert!(state.replicas[0].load_is_news());
+    assert!(state.replicas[&0].load_is_news());
     state.flush();
     state.take(report(1));
-    assert!(!state.replicas[0].load_is_news());
+    assert!(!state.replicas[&0].load_is_news());
     state.take(report(2));
-    assert!(state.replicas[0].load_is_news());
+    assert!(state.replicas[&0].load_is_news());
     state.flush();
     store(&mut state, 0, 1);
     state.take(Message::Clear { replica: 0, why: Doubt::Gap });
-    assert!(state.replicas[0].load_is_news());
+    assert!(state.replicas[&0].load_is_news());
+}
+
+#[tokio::test]
+async fn what_joins_and_leaves_is_told_and_no_slot_comes_twice() {
+    let mut state = state(1);
+    state.settle();
+    store(&mut state, 0, 1);
+    let mut stream = subscribe(&mut state).await.unwrap();
+    state.take(Message::Join { replica: 7, known: Box::new(known("127.0.0.1:7")) });
+    store(&mut state, 7, 2);
+    state.flush();
+    let delta = stream.deltas.next().await.unwrap();
+    let [Body::Replicas(table), Body::Blocks(_)] = delta.bodies.as_slice() else { panic!() };
+    assert_eq!(table.replicas.iter().map(|r| r.slot).collect::<Vec<_>>(), [0, 1]);
+    state.take(Message::Leave { replica: 0 });
+    store(&mut state, 0, 3);
+    state.flush();
+    let delta = stream.deltas.next().await.unwrap();
+    let [Body::Replicas(table)] = delta.bodies.as_slice() else { panic!() };
+    assert_eq!(table.replicas.iter().map(|r| r.slot).collect::<Vec<_>>(), [1]);
+    state.take(Message::Join { replica: 8, known: Box::new(known("127.0.0.1:0")) });
+    assert_eq!(state.replicas[&8].slot, 2);
+}
+
+#[test]
+fn a_drain_by_hand_holds_until_it_is_taken_back_also_for_a_replica_that_comes_again() {
+    let mut state = state(2);
+    let up = |replica| Message::Report { replica, report: Report { up: true, load: None } };
+    let drain = |state: &mut State, endpoint: &str, drain| {
+        let (reply, mut answer) = oneshot::channel();
+        let endpoint = endpoint.to_owned();
+        state.take(Message::Drain { endpoint, rank: None, drain, reply });
+        answer.try_recv().unwrap()
+    };
+    assert_eq!(drain(&mut state, "127.0.0.1:9", true), 0);
+    assert_eq!(drain(&mut state, "127.0.0.1:1", true), 1);
+    state.take(Message::Leave { replica: 1 });
+    state.take(Message::Join { replica: 2, known: Box::new(known("127.0.0.1:1")) });
+    state.take(up(2));
+    assert_eq!(state.replicas[&2].state(), ReplicaState::Draining);
+    assert_eq!(drain(&mut state, "127.0.0.1:1", false), 1);
+    assert_eq!(state.replicas[&2].state(), ReplicaState::Suspect);
+}
+
+#[test]
+fn holders_are_those_whose_view_has_the_key() {
+    let mut state = state(3);
+    store(&mut state, 0, 5);
+    store(&mut state, 2, 5);
+    let key = state.replicas[&0].known.view.keys().next().unwrap();
+    let endpoints: Vec<_> = state.holders(&key).into_iter().map(|h| h.endpoint).collect();
+    assert_eq!(endpoints, ["127.0.0.1:0", "127.0.0.1:2"]);
+    assert!(state.holders(&Key([0; 16])).is_empty());
+}
+
+#[test]
+fn one_that_runs_requests_without_a_word_is_suspect_until_it_speaks() {
+    let mut state = state(1);
+    let report = |running| {
+        let load = Some(Load { waiting: 0, running, kv_usage: 0.1 });
+        Message::Report { replica: 0, report: Report { up: true, load } }
+    };
+    let expect = |state: &State, expected| assert_eq!(state.replicas[&0].state(), expected);
+    state.take(Message::Heard { replica: 0, heard: true });
+    state.take(report(0));
+    std::thread::sleep(Duration::from_millis(25));
+    state.take(report(1));
+    expect(&state, ReplicaState::Ready);
+    std::thread::sleep(Duration::from_millis(25));
+    state.take(report(1));
+    expect(&state, ReplicaState::Suspect);
+    store(&mut state, 0, 1);
+    expect(&state, ReplicaState::Ready);
 }

@@ -1,6 +1,8 @@
 //! Captured frames, and what they mean by their decoded JSON, found without the relay's decoder.
 #![allow(dead_code, missing_docs, unreachable_pub)]
 
+pub mod relay;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};

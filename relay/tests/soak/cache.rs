@@ -79,7 +79,8 @@ impl Cache {
         for depth in 0..shared + own {
             hashes.push(hash);
             let step = if depth + 1 < shared { random.below(FAN_OUT) } else { random.next() };
-            hash = mix(hash ^ mix(step + 7));
+            // A hash that another parent's block had too would be another engine's fault.
+            hash = mix(mix(hash).wrapping_add(step));
         }
         // A hole in the middle is computed again with all that follows it, held or not.
         let hits = hashes.iter().take_while(|hash| self.blocks.contains_key(hash)).count();

@@ -66,6 +66,8 @@ pub struct Engine {
     pub cache: Arc<Mutex<Cache>>,
     /// The phase that it has carried out.
     pub reached: Arc<AtomicU8>,
+    /// Batches of this life.
+    pub published: Arc<AtomicU64>,
     running: JoinHandle<()>,
 }
 
@@ -77,6 +79,8 @@ impl Engine {
     pub fn start(spec: Spec, seed: u64, shared: Arc<Shared>) -> Self {
         let cache = Arc::new(Mutex::new(Cache::new(spec.block_tokens, spec.capacity)));
         let reached = Arc::new(AtomicU8::new(RUN));
+        let published = Arc::new(AtomicU64::new(0));
+        let published_of = Arc::clone(&published);
         let (spec_of, cache_of, reached_of) =
             (spec.clone(), Arc::clone(&cache), Arc::clone(&reached));
         let running = std::thread::spawn(move || {
@@ -86,6 +90,7 @@ impl Engine {
                     spec: &spec_of,
                     cache: &cache_of,
                     reached: &reached_of,
+                    published: &published_of,
                     shared: &shared,
                     random: &mut random,
                     past: Past::default(),
@@ -104,7 +109,7 @@ impl Engine {
                 std::thread::sleep(Duration::from_millis(absence));
             }
         });
-        Self { spec, cache, reached, running }
+        Self { spec, cache, reached, published, running }
     }
 
     pub fn join(self) {
@@ -118,6 +123,7 @@ struct Life<'a> {
     spec: &'a Spec,
     cache: &'a Mutex<Cache>,
     reached: &'a AtomicU8,
+    published: &'a AtomicU64,
     shared: &'a Shared,
     random: &'a mut Random,
     past: Past,
@@ -218,6 +224,7 @@ impl Life<'_> {
         self.shared.batches.fetch_add(1, Ordering::Relaxed);
         let sequence = self.sequence;
         self.sequence += 1;
+        self.published.store(self.sequence, Ordering::SeqCst);
         {
             let mut past = lock(&self.past);
             if past.len() == KEPT {
@@ -255,7 +262,7 @@ async fn serve_api(port: u16) {
     };
     let app = axum::Router::new()
         .route("/health", get(|| async { "" }))
-        .route("/metrics", get(|| async { "vllm:num_requests_running{engine=\"0\"} 3\n" }));
+        .route("/metrics", get(|| async { "vllm:num_requests_running{engine=\"0\"} 0\n" }));
     tokio::spawn(async move { axum::serve(listener, app).await });
 }
 

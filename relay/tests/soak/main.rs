@@ -155,8 +155,10 @@ async fn differences(
         let exact = whole || engine.spec.replay.is_some();
         if false_ones > 0 || (exact && missing > 0) {
             return Some(format!(
-                "the relay's view of engine {name}: {false_ones} false, {missing} missing of {}",
-                truth.len()
+                "the relay's view of engine {name}: {false_ones} false, {missing} missing of {}; \
+                 it published {} batches",
+                truth.len(),
+                engine.published.load(Ordering::SeqCst)
             ));
         }
     }
@@ -334,6 +336,39 @@ fn the_view_and_shared_data_equal_the_engines_caches() {
         "soak: {} engines, {} events/s, {} s, seed {} (WARMPATH_SOAK_SEED repeats it)",
         plan.engines, plan.events, plan.seconds, plan.seed
     );
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(soak(&plan));
+}
+
+/// The same law without sockets and time: cache, encoding, decoding, view, changes, map.
+#[test]
+fn the_view_equals_the_cache_batch_by_batch() {
+    use warmpath_relay::events::{Event, decode};
+    use warmpath_relay::index::{Changes, Duplicates, Limits, ModelScope, View};
+    for (seed, block_tokens, capacity) in [(1, 16, 20_000), (2, 20, 300), (3, 8, 100), (4, 48, 50)]
+    {
+        let mut random = cache::Random(seed);
+        let mut engine = cache::Cache::new(block_tokens, capacity);
+        let scope = Arc::new(ModelScope { version: VERSION.into(), tokenizer_hash: TOKENIZER });
+        let mut view = View::new(scope, Duplicates::Count, Limits::default());
+        let form = Form { maps: seed % 2 == 0, bytes: seed % 2 == 1 };
+        for batch in 0..60 {
+            let mut events = Vec::new();
+            for _ in 0..capacity / 40 + 5 {
+                engine.prompt(&mut random, &mut events);
+            }
+            let mut changes = Changes::default();
+            for event in &decode(&form.batch(block_tokens, &events)).unwrap().events {
+                assert!(!matches!(event, Event::Unknown | Event::Unusable(_)), "{event:?}");
+                view.apply(event, 0, &mut changes);
+            }
+            let (truth, held) = (engine.keys(), view.keys().collect::<BTreeSet<_>>());
+            let (wrong, missing) =
+                (held.difference(&truth).count(), truth.difference(&held).count());
+            assert_eq!((wrong, missing), (0, 0), "seed {seed}, batch {batch}, of {}", truth.len());
+        }
+    }
 }

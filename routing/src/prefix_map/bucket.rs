@@ -108,7 +108,8 @@ impl Bucket {
             None => Vec::with_capacity(1),
         };
         if !slots.contains(&slot) && slots.len() < usize::from(u16::MAX) {
-            slots.push(slot);
+            // In order, which saves readers the sorting; they don't count on it.
+            slots.insert(slots.partition_point(|other| *other < slot), slot);
         }
         self.entries.push((tag, slots));
     }

@@ -42,15 +42,18 @@ pub trait Lookup {
 }
 
 /// Searches the map: a binary search over the prompt's blocks that follows all replicas together
-/// and parts where they part. What can't be read counts as not held.
+/// and parts where they part. What can't be read counts as not held. `hint` blocks are where a match
+/// may well end; 0 for no idea.
 pub fn find<S: Store>(
     store: &S,
     layout: Layout,
     generation: u32,
     keys: &[Key],
+    hint: u32,
     wanted: &dyn Fn(u16) -> bool,
 ) -> Matches {
     let mut probes = 0;
+    // Who holds a block, in order.
     let mut holders = |block: usize| -> Vec<u16> {
         let Some(key) = block.checked_sub(1).and_then(|at| keys.get(at)) else {
             return Vec::new();
@@ -59,18 +62,18 @@ pub fn find<S: Store>(
         let Ok(Some(bytes)) = store.get(layout.bucket(*key)) else { return Vec::new() };
         let tag = bucket::tag(*key);
         let entry = bucket::entries(&bytes, generation).find(|entry| entry.tag == tag);
-        let mut slots: Vec<u16> =
-            entry.map_or_else(Vec::new, |e| e.slots().filter(|slot| wanted(*slot)).collect());
+        let mut slots: Vec<u16> = entry.map_or_else(Vec::new, |entry| entry.slots().collect());
         slots.sort_unstable();
         slots
     };
 
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
-    let first = holders(1);
-    // (blocks that all members hold, blocks that none of them exceeds, members, first look)
-    let mut open = vec![(1, keys.len(), first, true)];
-    while let Some((low, high, members, fresh)) = open.pop() {
+    let mut first = holders(1);
+    first.retain(|slot| wanted(*slot));
+    // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
+    let mut open = vec![(1, keys.len(), first, Look::End)];
+    while let Some((low, high, members, look)) = open.pop() {
         if members.is_empty() {
             continue;
         }
@@ -80,15 +83,46 @@ pub fn find<S: Store>(
             continue;
         }
         left -= 1;
-        // A conversation that goes on holds all of its past: look at the end first.
-        let middle = if fresh { high } else { low.midpoint(high + 1) };
+        let hint = hint as usize;
+        let (middle, below, above) = match look {
+            Look::End => (high, Look::Hint, Look::Middle),
+            Look::Hint if low < hint && hint <= high => (hint, Look::Middle, Look::After),
+            Look::After => (low + 1, Look::Middle, Look::Middle),
+            Look::Hint | Look::Middle => (low.midpoint(high + 1), Look::Middle, Look::Middle),
+        };
         let at_middle = holders(middle);
-        let (with, without): (Vec<u16>, Vec<u16>) =
-            members.into_iter().partition(|slot| at_middle.binary_search(slot).is_ok());
-        open.push((low, middle - 1, without, false));
-        open.push((middle, high, with, false));
+        let (with, without) = part(members, &at_middle);
+        open.push((low, middle - 1, without, below));
+        open.push((middle, high, with, above));
     }
     found.sort_unstable_by_key(|m| m.slot);
     found.dedup_by_key(|m| m.slot);
     Matches { found, probes }
+}
+
+/// Where a search looks next.
+#[derive(Clone, Copy)]
+enum Look {
+    /// A conversation that goes on holds all of its past: at the end first.
+    End,
+    /// Prompts that begin alike end their matches alike: then where the last one's did,
+    Hint,
+    /// and just after that.
+    After,
+    Middle,
+}
+
+/// Those of `members` that are among `holders`, and those that aren't; all of them in order.
+fn part(mut members: Vec<u16>, holders: &[u16]) -> (Vec<u16>, Vec<u16>) {
+    let mut with = Vec::with_capacity(members.len().min(holders.len()));
+    let mut rest = holders.iter().peekable();
+    members.retain(|slot| {
+        while rest.next_if(|holder| *holder < slot).is_some() {}
+        let holds = rest.peek() == Some(&slot);
+        if holds {
+            with.push(*slot);
+        }
+        !holds
+    });
+    (with, members)
 }

@@ -6,10 +6,12 @@
 //! of every replica is found by binary search.
 
 mod bucket;
+mod hints;
 mod lookup;
 mod writer;
 
 pub use bucket::Layout;
+pub use hints::Hints;
 pub use lookup::{Lookup, Match, Matches, find};
 pub use writer::{Applied, Writer};
 

@@ -50,7 +50,7 @@ fn hold(store: &mut Memory, generation: u32, slot: u16, keys: &[Key]) -> Applied
 }
 
 fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
-    find(store, LAYOUT, 1, keys, &|_| true).found.iter().map(|m| (m.slot, m.blocks)).collect()
+    find(store, LAYOUT, 1, keys, 0, &|_| true).found.iter().map(|m| (m.slot, m.blocks)).collect()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn each_replica_matches_as_far_as_it_holds() {
     assert_eq!(all(&store, &keys), [(4, 1), (5, 301), (9, 512), (200, 300)]);
     assert_eq!(all(&store, &prompt(2, 512)), []);
     assert_eq!(all(&store, &[]), []);
-    let only = find(&store, LAYOUT, 1, &keys, &|slot| slot == 200);
+    let only = find(&store, LAYOUT, 1, &keys, 0, &|slot| slot == 200);
     assert_eq!((only.blocks(200), only.blocks(9)), (300, 0));
 }
 
@@ -85,14 +85,14 @@ fn a_search_is_logarithmic_and_bounded() {
     let mut store = Memory::default();
     let keys = prompt(1, 8192);
     hold(&mut store, 1, 1, &keys[..5000]);
-    let one = find(&store, LAYOUT, 1, &keys, &|_| true);
+    let one = find(&store, LAYOUT, 1, &keys, 0, &|_| true);
     assert_eq!(one.blocks(1), 5000);
     assert!(one.probes <= 15, "{} probes for 8192 blocks", one.probes);
     for slot in 2..500 {
         hold(&mut store, 1, slot, &keys[..usize::from(slot) * 16]);
     }
     store.reads.set(0);
-    let many = find(&store, LAYOUT, 1, &keys, &|_| true);
+    let many = find(&store, LAYOUT, 1, &keys, 0, &|_| true);
     assert!(store.reads.get() <= 97);
     for m in many.found.iter().filter(|m| m.slot > 1) {
         assert!(m.blocks <= u32::from(m.slot) * 16, "more than slot {} holds", m.slot);
@@ -100,13 +100,45 @@ fn a_search_is_logarithmic_and_bounded() {
 }
 
 #[test]
+fn a_hint_saves_probes_and_never_changes_what_is_found() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 512);
+    for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
+        hold(&mut store, 1, slot, &keys[..blocks]);
+    }
+    let found = |hint| find(&store, LAYOUT, 1, &keys, hint, &|slot| slot != 4);
+    let without = found(0);
+    assert!(without.probes >= 10, "{}", without.probes);
+    assert_eq!(found(480).probes, 4, "the first, the last, the hint and the one after it");
+    for hint in [0, 1, 2, 299, 300, 301, 479, 480, 481, 511, 512, 513, u32::MAX] {
+        assert_eq!(found(hint).found, without.found, "hint {hint}");
+        assert_eq!(
+            find(&store, LAYOUT, 1, &keys, hint, &|_| true).found,
+            find(&store, LAYOUT, 1, &keys, 0, &|_| true).found,
+            "hint {hint}"
+        );
+    }
+}
+
+#[test]
+fn hints_are_of_like_prompts() {
+    let mut hints = Hints::default();
+    let (one, other) = (prompt(1, 40), prompt(2, 40));
+    hints.put(&one, 30);
+    let longer = [&one[..20], &other[..]].concat();
+    assert_eq!((hints.get(&one), hints.get(&longer), hints.get(&other)), (30, 30, 0));
+    hints.put(&one[..15], 9);
+    assert_eq!(hints.get(&one[..15]), 0, "too short to be like another");
+}
+
+#[test]
 fn another_generation_is_void() {
     let mut store = Memory::default();
     let keys = prompt(1, 8);
     hold(&mut store, 1, 1, &keys);
-    assert_eq!(find(&store, LAYOUT, 2, &keys, &|_| true).found, []);
+    assert_eq!(find(&store, LAYOUT, 2, &keys, 0, &|_| true).found, []);
     hold(&mut store, 2, 2, &keys[..1]);
-    let found = find(&store, LAYOUT, 2, &keys, &|_| true).found;
+    let found = find(&store, LAYOUT, 2, &keys, 0, &|_| true).found;
     assert_eq!(found, [Match { slot: 2, blocks: 1 }]);
 }
 
@@ -123,7 +155,7 @@ fn a_full_bucket_loses_its_oldest() {
     assert_eq!(applied.evicted, 2);
     let held: Vec<bool> = keys
         .iter()
-        .map(|key| !find(&store, layout, 1, &[*key], &|_| true).found.is_empty())
+        .map(|key| !find(&store, layout, 1, &[*key], 0, &|_| true).found.is_empty())
         .collect();
     assert_eq!(held, [true, false, false, true, true, true], "1 was refreshed; 2 and 3 left");
 }

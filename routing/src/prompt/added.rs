@@ -33,6 +33,35 @@ pub(super) struct AddedTokens {
     certain: Vec<bool>,
     /// Which bytes a token starts with.
     first: [bool; 256],
+    few: Option<Few>,
+}
+
+/// The bytes that tokens start with where they are few, as with most models: vector code finds
+/// these.
+enum Few {
+    One(u8),
+    Two(u8, u8),
+    Three(u8, u8, u8),
+}
+
+impl Few {
+    fn of(first: &[bool; 256]) -> Option<Self> {
+        let bytes: Vec<u8> = (0..=255u8).zip(first).filter_map(|(b, is)| is.then_some(b)).collect();
+        match *bytes {
+            [a] => Some(Self::One(a)),
+            [a, b] => Some(Self::Two(a, b)),
+            [a, b, c] => Some(Self::Three(a, b, c)),
+            _ => None,
+        }
+    }
+
+    fn find(&self, text: &[u8]) -> Option<usize> {
+        match *self {
+            Self::One(a) => memchr::memchr(a, text),
+            Self::Two(a, b) => memchr::memchr2(a, b, text),
+            Self::Three(a, b, c) => memchr::memchr3(a, b, c, text),
+        }
+    }
 }
 
 impl AddedTokens {
@@ -47,8 +76,9 @@ impl AddedTokens {
                 *place = true;
             }
         }
-        let certain = certain(&tokens);
-        Self { tokens, certain, first }
+        let certain = certain(&tokens, &first);
+        let few = Few::of(&first);
+        Self { tokens, certain, first, few }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -60,11 +90,13 @@ impl AddedTokens {
     pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {
         let mut at = from;
         loop {
-            at += text
-                .as_bytes()
-                .get(at..)?
-                .iter()
-                .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?;
+            let rest = text.as_bytes().get(at..)?;
+            at += match &self.few {
+                Some(few) => few.find(rest)?,
+                None => rest
+                    .iter()
+                    .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?,
+            };
             let Some((place, end)) = self.longest_at(text, at) else {
                 at += 1;
                 continue;
@@ -113,14 +145,17 @@ impl AddedTokens {
 
 /// Whether each token's match never depends on what follows it. Another token that holds it with
 /// more after it could win once more is seen.
-fn certain(tokens: &[AddedToken]) -> Vec<bool> {
+fn certain(tokens: &[AddedToken], first: &[bool; 256]) -> Vec<bool> {
     let place =
         |content: &str| tokens.binary_search_by(|token| token.content.as_str().cmp(content)).ok();
     let lengths: BTreeSet<usize> = tokens.iter().map(|token| token.content.len()).collect();
     let mut certain: Vec<bool> = tokens.iter().map(|token| !token.rstrip).collect();
     for holder in tokens {
         let content = holder.content.as_str();
-        for start in 0..content.len() {
+        for (start, byte) in content.bytes().enumerate() {
+            if first.get(usize::from(byte)) != Some(&true) {
+                continue;
+            }
             for length in lengths.range(..content.len() - start) {
                 let Some(inner) = content.get(start..start + length) else { continue };
                 if let Some(place) = place(inner).and_then(|place| certain.get_mut(place)) {
@@ -169,6 +204,15 @@ mod tests {
             found(&[("<a>", ""), ("<a><b>", ""), ("a", "")], "<a><b><a>a<"),
             [(0, 6, 1), (6, 9, 0), (9, 10, 2)]
         );
+    }
+
+    #[test]
+    fn any_number_of_first_bytes_is_found() {
+        let tokens = [("<a>", ""), ("[b]", ""), ("{c}", ""), ("(d)", "")];
+        for count in 0..=tokens.len() {
+            let all = found(&tokens[..count], "x(d) {c} [b] <a>");
+            assert_eq!(all.len(), count, "{all:?}");
+        }
     }
 
     #[test]

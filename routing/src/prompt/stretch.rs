@@ -123,6 +123,11 @@ mod tests {
     static MODELS: LazyLock<Vec<(String, Tokenizer, Tokenizer)>> = LazyLock::new(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut folders = vec![root.join("tests/fixtures/models/demo")];
+        let small = std::fs::read_dir(root.join("tests/fixtures/conformance/models")).unwrap();
+        folders.extend(small.map(|entry| entry.unwrap().path()));
+        // Further model directories, separated by colons.
+        let more = std::env::var_os("WARMPATH_CONFORMANCE").unwrap_or_default();
+        folders.extend(std::env::split_paths(&more).filter(|path| path.is_dir()));
         let shared =
             std::env::var_os("WARMPATH_SHARED").map_or(root.join("../shared"), PathBuf::from);
         match std::fs::read_dir(shared.join("tokenizers")) {
@@ -173,6 +178,9 @@ mod tests {
             1 => "[0-9]{1,5}",
             1 => "[éßс漢字かe\u{301}\u{300}ſ🙂]{1,4}",
             1 => Just("'s".to_owned()),
+            1 => Just("</s>".to_owned()),
+            1 => Just("<s> ".to_owned()),
+            1 => Just("\u{2581}".to_owned()),
             1 => any::<char>().prop_map(String::from),
         ];
         proptest::collection::vec(piece, 0..700).prop_map(|pieces| pieces.concat())

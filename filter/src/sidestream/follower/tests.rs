@@ -46,7 +46,7 @@ fn replicas(slots: &[u32]) -> Body {
 
 fn found(follower: &Follower<Memory>, keys: &[Key]) -> Matches {
     let mut memory = Memory(follower.data.0.clone());
-    find(&Map(&mut memory), follower.layout, follower.state.map_generation, keys, &|_| true)
+    find(&Map(&mut memory), follower.layout, follower.state.map_generation, keys, 0, &|_| true)
 }
 
 fn saved(follower: &Follower<Memory>) -> State {

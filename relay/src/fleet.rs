@@ -1,0 +1,210 @@
+//! The replicas that the relay follows, and the tasks about each: they come and go with the
+//! configuration and with discovery.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use crate::config::Events;
+use crate::counters::Counters;
+use crate::index::{Limits, ModelScope, View};
+use crate::load::{Alarms, Poller, Polling};
+use crate::message::{Message, ReplicaId, Sender};
+use crate::run::{RelayError, bind};
+use crate::state::Known;
+use crate::subscriber::{Source, Subscriber, Way};
+
+/// Time between attempts to bind an address that something else holds.
+const BIND_AGAIN: Duration = Duration::from_secs(1);
+
+/// What there is to know to follow a replica.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Spec {
+    pub(crate) endpoint: SocketAddr,
+    pub(crate) rank: Option<u32>,
+    pub(crate) pool: String,
+    pub(crate) model: String,
+    pub(crate) scope: Arc<ModelScope>,
+    pub(crate) draining: bool,
+    pub(crate) events: Option<Events>,
+    pub(crate) limits: Limits,
+    pub(crate) polling: Polling,
+}
+
+type Name = (SocketAddr, Option<u32>);
+
+struct Member {
+    id: ReplicaId,
+    spec: Spec,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// All replicas, by endpoint and rank.
+pub(crate) struct Fleet {
+    state: Sender,
+    next: ReplicaId,
+    members: HashMap<Name, Member>,
+}
+
+impl Spec {
+    fn known(&self, counters: &Arc<Counters>) -> Known {
+        let duplicates = self.events.as_ref().map(|events| events.duplicates).unwrap_or_default();
+        Known {
+            endpoint: self.endpoint.to_string(),
+            rank: self.rank,
+            pool: self.pool.clone(),
+            model: self.model.clone(),
+            draining: self.draining,
+            has_events: self.events.is_some(),
+            silence: self.polling.silence,
+            view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
+            counters: Arc::clone(counters),
+        }
+    }
+
+    /// Its name in logs.
+    fn name(&self) -> String {
+        match self.rank {
+            Some(rank) => format!("{}#{rank}", self.endpoint),
+            None => self.endpoint.to_string(),
+        }
+    }
+}
+
+impl Fleet {
+    /// An empty one, that tells `state` who joins and leaves.
+    pub(crate) fn new(state: Sender) -> Self {
+        Self { state, next: 0, members: HashMap::new() }
+    }
+
+    /// The first replicas; what the state begins with. An address that can't be bound is an error.
+    pub(crate) async fn start(&mut self, specs: Vec<Spec>) -> Result<Vec<Known>, RelayError> {
+        let mut all = Vec::new();
+        for spec in specs {
+            let listener = match spec.events.as_ref().map(|events| &events.way) {
+                Some(Way::Bind(address)) => Some(bind(address, "an engine's events").await?),
+                _ => None,
+            };
+            let counters = Arc::default();
+            all.push(spec.known(&counters));
+            self.follow(spec, listener, counters);
+        }
+        Ok(all)
+    }
+
+    /// Makes the replicas those of `specs`. One that is told otherwise than before, but for its
+    /// draining, begins anew.
+    pub(crate) async fn become_those(&mut self, specs: Vec<Spec>) {
+        let mut wanted: HashMap<Name, Spec> = HashMap::new();
+        for spec in specs {
+            wanted.entry((spec.endpoint, spec.rank)).or_insert(spec);
+        }
+        let stays = |name: &Name, member: &Member| {
+            let spec = wanted.get(name);
+            spec.is_some_and(|spec| {
+                *spec == Spec { draining: spec.draining, ..member.spec.clone() }
+            })
+        };
+        let leaving: Vec<Name> = self
+            .members
+            .iter()
+            .filter(|(name, member)| !stays(name, member))
+            .map(|(name, _)| *name)
+            .collect();
+        for name in leaving {
+            let Some(member) = self.members.remove(&name) else { continue };
+            for task in member.tasks {
+                // Its socket is closed when it has ended.
+                task.abort();
+                let _ = task.await;
+            }
+            info!(engine = member.spec.name(), "replica left");
+            let _ = self.state.send(Message::Leave { replica: member.id }).await;
+        }
+        for (name, spec) in wanted {
+            if let Some(member) = self.members.get_mut(&name) {
+                if member.spec.draining != spec.draining {
+                    member.spec.draining = spec.draining;
+                    let (replica, draining) = (member.id, spec.draining);
+                    let _ = self.state.send(Message::Draining { replica, draining }).await;
+                }
+                continue;
+            }
+            info!(engine = spec.name(), pool = spec.pool, model = spec.model, "replica joined");
+            let counters = Arc::default();
+            let known = Box::new(spec.known(&counters));
+            let _ = self.state.send(Message::Join { replica: self.next, known }).await;
+            self.follow(spec, None, counters);
+        }
+    }
+
+    fn follow(&mut self, spec: Spec, listener: Option<TcpListener>, counters: Arc<Counters>) {
+        let replica = self.next;
+        self.next += 1;
+        let alarms = Arc::new(Alarms::default());
+        let mut tasks = Vec::new();
+        if let Some(events) = &spec.events {
+            let source = Source {
+                replica,
+                name: spec.name(),
+                way: events.way.clone(),
+                replay: events.replay.clone(),
+                rank: spec.rank,
+            };
+            let subscriber = Subscriber::new(
+                source,
+                self.state.clone(),
+                Arc::clone(&counters),
+                Arc::clone(&alarms),
+            );
+            let way = events.way.clone();
+            tasks.push(tokio::spawn(async move {
+                let listener = match (&way, listener) {
+                    (Way::Bind(address), None) => Some(bound(address).await),
+                    (_, listener) => listener,
+                };
+                subscriber.run(listener).await;
+            }));
+        }
+        let poller = Poller {
+            replica,
+            endpoint: spec.endpoint.to_string(),
+            rank: spec.rank,
+            polling: spec.polling,
+            alarms,
+            counters,
+            state: self.state.clone(),
+        };
+        tasks.push(tokio::spawn(poller.run()));
+        self.members.insert((spec.endpoint, spec.rank), Member { id: replica, spec, tasks });
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for task in self.members.values().flat_map(|member| &member.tasks) {
+            task.abort();
+        }
+    }
+}
+
+/// Binds, however long that takes: one address that is taken must not stop the others.
+async fn bound(address: &str) -> TcpListener {
+    let mut told = false;
+    loop {
+        match bind(address, "an engine's events").await {
+            Ok(listener) => return listener,
+            Err(error) if !told => {
+                told = true;
+                warn!(%error, "trying on");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(BIND_AGAIN).await;
+    }
+}

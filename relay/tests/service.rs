@@ -1,0 +1,172 @@
+//! The relay as a service: reload, admin endpoint, and who may follow.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod common;
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use warmpath_proto::v1::replica::State;
+use warmpath_proto::v1::side_stream_client::SideStreamClient;
+use warmpath_proto::v1::{Hello, Up, up};
+
+use common::relay::{Follower, Publisher, Relay, api, configuration, life, one_replica, retry};
+
+async fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
+
+/// Status and body.
+async fn ask(admin: SocketAddr, method: &str, path: &str) -> (u16, String) {
+    let mut stream = tokio::net::TcpStream::connect(admin).await.unwrap();
+    stream.write_all(format!("{method} {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+#[tokio::test]
+async fn a_reload_adds_and_removes_without_touching_the_rest() {
+    let (frames, expected) = life();
+    let (first, second) = (api().await, api().await);
+    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
+    let events = format!("{{ connect: \"{}\" }}", publisher.address);
+    let yaml = one_replica(first.address, &events);
+    let relay = Relay::with(&yaml).await;
+    publisher.subscribed().await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    publisher.publish(&frames[0]).await;
+    follower.until_keys(&expected[0]).await;
+    let slot = follower.view.replicas[0].slot;
+
+    // A second replica, one more adapter, and the first one drains: its view stays.
+    let more = yaml
+        .replace("[lora-a]", "[lora-a, lora-b]")
+        .replace("model: demo, events", "model: demo, draining: true, events")
+        .replace(
+            "replicas:\n",
+            &format!(
+                "replicas:\n- {{ endpoint: \"{}\", pool: us, model: demo }}\n",
+                second.address
+            ),
+        );
+    relay.reload.send(configuration(&more)).await.unwrap();
+    follower
+        .until("two replicas and two adapters", |view| {
+            let of_first = view.replicas.iter().find(|r| r.slot == slot);
+            view.replicas.len() == 2
+                && view.replicas.iter().any(|r| r.pool == "us" && r.state() == State::Ready)
+                && of_first.is_some_and(|r| r.state() == State::Draining)
+                && view.models[0].adapters.len() == 2
+        })
+        .await;
+    assert_eq!(follower.view.held[&slot], expected[0]);
+    publisher.publish(&frames[1]).await;
+    follower.until("events of the first", |view| view.held[&slot] == expected[1]).await;
+
+    // Another model version: what was known under the old one is void. Then it leaves.
+    let other = yaml.replace("version: \"1\"", "version: \"2\"");
+    relay.reload.send(configuration(&other)).await.unwrap();
+    follower
+        .until("a new life", |view| view.replicas.len() == 1 && view.replicas[0].slot != slot)
+        .await;
+    assert!(follower.view.keys().is_empty());
+    assert_eq!(follower.view.models[0].version, "2");
+    let none = &other[..other.find("replicas:").unwrap()];
+    relay.reload.send(configuration(none)).await.unwrap();
+    follower.until("nobody left", |view| view.replicas.is_empty()).await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn the_admin_endpoint_names_holders_and_drains() {
+    let (frames, expected) = life();
+    let api = api().await;
+    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let events = format!("{{ connect: \"{}\" }}", publisher.address);
+    let yaml = format!("admin: {admin}\n{}", one_replica(api.address, &events));
+    let relay = Relay::with(&yaml).await;
+    publisher.subscribed().await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    publisher.publish(&frames[0]).await;
+    follower.until_keys(&expected[0]).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
+
+    let key = expected[0].first().unwrap();
+    let (status, body) = ask(admin, "GET", &format!("/holders?key={key:?}")).await;
+    assert_eq!(status, 200);
+    assert!(body.contains(&api.address.to_string()), "{body}");
+    let (_, body) = ask(admin, "GET", &format!("/holders?key={}", "0".repeat(64))).await;
+    assert_eq!(body, "[]");
+    for wrong in ["x", "+1111111111111111111111111111111", "\u{e9}"] {
+        assert_eq!(ask(admin, "GET", &format!("/holders?key={wrong}")).await.0, 400, "{wrong}");
+    }
+
+    let path = format!("/drain?endpoint={}", api.address);
+    assert_eq!(ask(admin, "POST", &path).await.0, 200);
+    follower.until("draining", |view| view.state() == State::Draining).await;
+    assert_eq!(ask(admin, "DELETE", &path).await.0, 200);
+    follower.until("ready again", |view| view.state() == State::Ready).await;
+    assert_eq!(ask(admin, "POST", "/drain?endpoint=127.0.0.1:1").await.0, 404);
+    assert_eq!(ask(admin, "GET", &path).await.0, 405, "looking changes nothing");
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn names_are_looked_up_and_their_addresses_are_replicas() {
+    let api = api().await;
+    let yaml = one_replica(api.address, "{}");
+    let models = &yaml[..yaml.find("replicas:").unwrap()];
+    let dns =
+        format!("- {{ dns: localhost, port: {}, pool: eu, model: demo }}", api.address.port());
+    let relay = Relay::with(&format!("{models}discovery:\n{dns}\n")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    let endpoint = api.address.to_string();
+    follower
+        .until("the replica", |view| {
+            let replica = view.replicas.iter().find(|replica| replica.endpoint == endpoint);
+            replica.is_some_and(|replica| replica.state() == State::Ready)
+        })
+        .await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_token_nobody_follows() {
+    let file = std::env::temp_dir().join(format!("warmpath-token-{}", std::process::id()));
+    std::fs::write(&file, "0123456789abcdef-secret\n").unwrap();
+    let api = api().await;
+    let yaml = one_replica(api.address, "{ connect: \"tcp://127.0.0.1:9\" }");
+    let relay = Relay::with(&format!("token_file: {}\n{yaml}", file.display())).await;
+    std::fs::remove_file(&file).unwrap();
+    let endpoint = tonic::transport::Endpoint::new(format!("http://{}", relay.address)).unwrap();
+    let channel = retry(async || endpoint.connect().await.ok()).await;
+    for (header, admitted) in [
+        (None, false),
+        (Some("Bearer 0123456789abcdef-secreT"), false),
+        (Some("Bearer 0123456789abcdef-secret"), true),
+    ] {
+        let hello = Up { body: Some(up::Body::Hello(Hello::default())) };
+        let ups =
+            tokio_stream::StreamExt::chain(tokio_stream::once(hello), tokio_stream::pending());
+        let mut request = tonic::Request::new(ups);
+        if let Some(header) = header {
+            request.metadata_mut().insert("authorization", header.parse().unwrap());
+        }
+        let answer = SideStreamClient::new(channel.clone()).follow(request).await;
+        match answer {
+            Ok(answer) => {
+                assert!(admitted, "{header:?}");
+                assert!(answer.into_inner().message().await.unwrap().is_some());
+            }
+            Err(status) => {
+                assert!(!admitted, "{header:?}");
+                assert_eq!(status.code(), tonic::Code::Unauthenticated);
+            }
+        }
+    }
+    relay.stop().await;
+}
