@@ -68,17 +68,33 @@ fn check_one(cluster: &At<'_>, aggregate: bool, findings: &mut Findings) {
         );
     }
     for check in checks {
-        if check.seconds("timeout").is_some_and(|seconds| seconds < 3.0) {
+        if check.seconds("timeout").is_some_and(|seconds| seconds < 5.0) {
             findings.warning(
                 "health-timeout",
                 &check,
                 "While Envoy compiles the filter at its start, a second or two, no answer to a \
                  health check is read: every replica would begin as dead.",
-                "Set the check's timeout to 5s.",
+                "Set the check's timeout to 15s.",
             );
         }
     }
-    if cluster.items("circuit_breakers.thresholds").is_empty() {
+    let breakers = cluster.items("circuit_breakers.thresholds");
+    for breaker in &breakers {
+        // Envoy's own defaults: three retries at once, or a fifth of the requests.
+        let budget = breaker.get("retry_budget");
+        let share = budget.map(|b| b.number("budget_percent.value").unwrap_or(20.0));
+        if share.is_none_or(|share| share < 100.0)
+            && breaker.number("max_retries").unwrap_or(3.0) < 1_000.0
+        {
+            findings.warning(
+                "retry-budget",
+                breaker,
+                "When half the engines of a region die at once, requests fail for want of a retry.",
+                "Set retry_budget: { budget_percent: { value: 100 }, min_retry_concurrency: 100 }.",
+            );
+        }
+    }
+    if breakers.is_empty() {
         findings.warning(
             "circuit-breakers",
             cluster,

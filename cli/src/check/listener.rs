@@ -124,6 +124,14 @@ fn buffers(router: &Router<'_>, findings: &mut Findings) {
                  body that shall keep its retries (67108864)."
             ),
         );
+    } else if bytes <= DEFAULT_BUFFER {
+        findings.warning(
+            "retry-buffer",
+            listener,
+            format!("Bodies over {bytes} bytes lose their retries."),
+            "Set per_connection_buffer_limit_bytes to the longest body that shall keep its \
+             retries, e.g. 67108864.",
+        );
     }
 }
 

@@ -86,13 +86,16 @@ impl<'a> See<'_, 'a> {
         self.mirrors(host, findings);
         self.switched_off(host, findings);
         let (mut decided, mut caught) = (false, false);
+        // Prefixes that routes before take, whatever else a request has.
+        let mut taken: Vec<&str> = Vec::new();
         for route in host.items("routes") {
             self.mirrors(&route, findings);
             self.switched_off(&route, findings);
             if let Some(action) = route.get("route") {
                 self.mirrors(&action, findings);
                 if action.get("cluster_header").and_then(|at| at.node.text()).is_some_and(is_ours) {
-                    if caught {
+                    let prefix = route.text("match.prefix").unwrap_or("/");
+                    if caught || taken.iter().any(|taken| prefix.starts_with(taken)) {
                         findings.error(
                             "shadowed",
                             &route,
@@ -118,7 +121,10 @@ impl<'a> See<'_, 'a> {
                     }
                 }
             }
-            caught |= route.get("match").is_some_and(|at| catches_all(&at));
+            if let Some(at) = route.get("match") {
+                caught |= catches_all(&at);
+                taken.extend(at.text("prefix").filter(|_| is_bare(&at)));
+            }
         }
         if !caught {
             findings.error(
@@ -196,6 +202,15 @@ impl<'a> See<'_, 'a> {
                 "Set timeout: 0s and bound silence by idle_timeout.",
             ),
             Some(_) => {}
+        }
+        if matches!(route.text("match.prefix"), Some("" | "/")) {
+            findings.warning(
+                "open-paths",
+                route,
+                "Clients reach all that engines serve beside their API: /metrics, \
+                 /reset_prefix_cache and more.",
+                "Match prefix /v1/ here, and let the default answer the rest.",
+            );
         }
         let idle = action.seconds("idle_timeout");
         let unbounded = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds <= 0.0);
@@ -342,10 +357,15 @@ fn is_ours(header: &str) -> bool {
 
 /// Whether a match takes every request.
 fn catches_all(at: &At<'_>) -> bool {
+    is_bare(at)
+        && (matches!(at.text("prefix"), Some("" | "/"))
+            || at.text("safe_regex.regex") == Some(".*"))
+}
+
+/// Whether a match asks for nothing but a path.
+fn is_bare(at: &At<'_>) -> bool {
     let Value::Map(fields) = &at.node.value else { return false };
-    let bare = fields.iter().all(|(name, _)| matches!(name.as_str(), "prefix" | "safe_regex"));
-    bare && (matches!(at.text("prefix"), Some("" | "/"))
-        || at.text("safe_regex.regex") == Some(".*"))
+    fields.iter().all(|(name, _)| matches!(name.as_str(), "prefix" | "safe_regex"))
 }
 
 /// Ways to replicas that do not pass the filter.

@@ -50,7 +50,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("strip", &[("- remove: x-gateway-destination-endpoint\n", "- remove: x-other\n")]),
     ("strip", &[("- remove: x-data-parallel-rank\n", "- remove: x-other\n")]),
     ("strip", &[("- remove: x-warmpath-explain\n", "- remove: x-other\n")]),
-    ("buffer-limit", &[("per_connection_buffer_limit_bytes: 67108864\n", "bind_to_port: true\n")]),
+    ("retry-buffer", &[("per_connection_buffer_limit_bytes: 67108864\n", "bind_to_port: true\n")]),
     ("buffer-limit", &[("limit_bytes: 67108864", "limit_bytes: 32768")]),
     ("idle-timeout", &[("stream_idle_timeout: 900s", "generate_request_id: true")]),
     ("idle-timeout", &[("stream_idle_timeout: 900s", "stream_idle_timeout: 10s")]),
@@ -66,8 +66,24 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     (
         "retry-buffer",
         &[(
+            "- match:\n                            prefix: /v1/\n",
+            "- request_body_buffer_limit: 1000\n                          match:\n                            prefix: /v1/\n",
+        )],
+    ),
+    (
+        "open-paths",
+        &[(
+            "- match:\n                            prefix: /v1/\n",
             "- match:\n                            prefix: /\n",
-            "- request_body_buffer_limit: 1000\n                          match:\n                            prefix: /\n",
+        )],
+    ),
+    ("retry-budget", &[("budget_percent: { value: 100 }", "budget_percent: { value: 25 }")]),
+    ("retry-budget", &[("retry_budget: {", "metadata: {")]),
+    (
+        "shadowed",
+        &[(
+            "        # What the filter has decided.\n",
+            "        - { match: { prefix: /v1 }, direct_response: { status: 404 } }\n",
         )],
     ),
     ("default-route", &[("- match: { prefix: / }", "- match: { prefix: /other }")]),
@@ -124,13 +140,10 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("unproven", &[("route_config:\n", "rds:\n")]),
     (
         "unproven",
-        &[
-            ("cluster_header: x-warmpath-cluster", "cluster_header: x-warmpath-cluster"),
-            (
-                "- match: { prefix: / }\n                          direct_response:\n                            status: 503\n                            body:",
-                "- match: { path: /x }\n                          route: { cluster_specifier_plugin: x }\n                        - match: { prefix: / }\n                          direct_response:\n                            status: 503\n                            body:",
-            ),
-        ],
+        &[(
+            "- match: { prefix: / }",
+            "- match: { path: /x }\n                          route: { cluster_specifier_plugin: x }\n                        - match: { prefix: / }",
+        )],
     ),
     (
         "unproven",
@@ -152,7 +165,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
         &[("healthy_panic_threshold: { value: 0 }", "close_connections_on_host_set_change: true")],
     ),
     ("health-checks", &[("health_checks: &health", "filters: &health")]),
-    ("health-timeout", &[("timeout: 5s\n", "timeout: 1s\n")]),
+    ("health-timeout", &[("timeout: 15s\n", "timeout: 1s\n")]),
     ("circuit-breakers", &[("thresholds:\n", "per_host_thresholds:\n")]),
     ("no-hosts", &[("            lb_endpoints: &eu_west\n", "            metadata: &eu_west\n")]),
     (
