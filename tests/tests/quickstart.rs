@@ -31,3 +31,14 @@ fn the_relay_takes_its_quick_start() {
         .unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
+
+#[test]
+fn the_quick_start_is_proved_to_keep_its_zones() {
+    let tools = Tools::find().unwrap();
+    let out = Command::new(tools.warmpath)
+        .args(["check", "--strict", "envoy/quickstart.yaml", "envoy/quickstart.relay.yaml"])
+        .current_dir(repository())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
