@@ -15,18 +15,14 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
     // Those in the raw text are found before it is cut; these are not.
     let normalized = || added.iter().filter(|token| token.normalized);
     let crosses = |cut: fn(&[u8]) -> bool| {
-        normalized().any(|token| token.content.as_bytes().windows(3).any(cut))
+        normalized().any(|token| token.content.as_bytes().windows(2).any(cut))
     };
+    let words_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_alphabetic()));
+    let lines_crossed = crosses(|w| matches!(w, [b'\n', a] if a.is_ascii_alphabetic()));
     let letter_ends = normalized().any(|token| {
         token.rstrip && token.content.ends_with(|char: char| char.is_ascii_alphabetic())
             || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphabetic())
-            || token.content.starts_with(' ')
-            || token.content.ends_with(' ')
-            || token.content.contains('\n')
     });
-    let words_crossed = crosses(
-        |w| matches!(w, [a, b' ', b] if a.is_ascii_alphabetic() && b.is_ascii_alphabetic()),
-    );
     if let Some(joins) = tokenizer.joins() {
         let apart = |left: fn(u8) -> u8, right: fn(u8) -> u8| {
             (b'A'..=b'z')
@@ -35,7 +31,7 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
         };
         return Cuts {
             words: !letter_ends && !words_crossed && apart(|letter| letter, |_| b' '),
-            lines: !letter_ends && apart(|_| b'\n', |letter| letter),
+            lines: !letter_ends && !lines_crossed && apart(|_| b'\n', |letter| letter),
         };
     }
     let holds = |before: &str, afters: &[&str]| {
@@ -70,6 +66,7 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
                 })
             }),
         lines: !letter_ends
+            && !lines_crossed
             && befores.iter().all(|before| {
                 holds(&format!("{before}\n"), &["ab", "Ab", "a b", "a'", "aé", "a\n"])
             }),
