@@ -1,6 +1,7 @@
 //! The relay's configuration: YAML, checked at start. Errors name the line and the field.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Config {
     pub discovery: Vec<Dns>,
     /// Who may follow the side-stream.
     pub token: Option<Token>,
+    /// TLS of the side-stream; none for plain HTTP/2.
+    pub tls: Option<Tls>,
     /// How engines are polled.
     pub polling: Polling,
     /// Bounds of each replica's view.
@@ -144,6 +147,23 @@ impl Token {
     }
 }
 
+/// Certificates, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// The relay's own, with its chain.
+    pub certificate: Vec<u8>,
+    /// Its private key.
+    pub key: Vec<u8>,
+    /// Those who sign the certificates that followers must show; none for any follower.
+    pub client_ca: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("mutual", &self.client_ca.is_some()).finish_non_exhaustive()
+    }
+}
+
 /// How a replica's events are heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
@@ -167,6 +187,7 @@ struct RawConfig {
     #[serde(default)]
     discovery: Vec<RawDns>,
     token_file: Option<Spanned<PathBuf>>,
+    tls: Option<RawTls>,
     #[serde(default)]
     polling: RawPolling,
     #[serde(default)]
@@ -195,6 +216,14 @@ struct RawReplica {
     #[serde(default)]
     draining: bool,
     events: Option<Spanned<RawEvents>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawTls {
+    certificate: Spanned<PathBuf>,
+    key: Spanned<PathBuf>,
+    client_ca: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -350,6 +379,7 @@ impl Checker<'_> {
             replicas,
             discovery,
             token: self.token(raw.token_file.as_ref())?,
+            tls: raw.tls.as_ref().map(|raw| self.tls(raw)).transpose()?,
             polling: self.polling(&raw.polling)?,
             limits: self.limits(&raw.limits)?,
         })
@@ -481,6 +511,21 @@ impl Checker<'_> {
             replay_port: raw.replay_port,
             duplicates: raw.duplicates,
             every: self.millis(&field("every_ms"), raw.every_ms.as_ref(), 5_000, 3_600_000)?,
+        })
+    }
+
+    fn tls(&self, raw: &RawTls) -> Result<Tls, ConfigError> {
+        let read = |name: &str, file: &Spanned<PathBuf>| {
+            let path = self.directory.join(&file.value);
+            std::fs::read(&path).map_err(|cause| {
+                let what = format!("can't read {}: {cause}", path.display());
+                self.error(file.referenced, &format!("tls.{name}"), what)
+            })
+        };
+        Ok(Tls {
+            certificate: read("certificate", &raw.certificate)?,
+            key: read("key", &raw.key)?,
+            client_ca: raw.client_ca.as_ref().map(|file| read("client_ca", file)).transpose()?,
         })
     }
 

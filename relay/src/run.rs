@@ -10,12 +10,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tracing::{error, info, warn};
 use warmpath_proto::v1;
 use warmpath_proto::v1::side_stream_server::SideStreamServer;
 
 use crate::artefact::{self, Artefact, Build, Catalogue};
-use crate::config::{Config, MAX_REPLICAS, Model, Replica};
+use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
 use crate::sidestream::Server;
@@ -119,12 +120,22 @@ pub async fn run_reloading(
     info!(%address, replicas = config.replicas.len(), models = config.models.len(), "the relay serves");
     listening(address);
 
+    let tls = config.tls.clone();
     let (models, catalogue) = watch::channel(Arc::new(catalogue));
     let service = SideStreamServer::new(Server::new(sender, catalogue, config.token))
         .max_decoding_message_size(MAX_UP);
     let keeper = Keeper { fleet, config, scopes, found, models, build };
     tasks.spawn(keeper.run(reloads));
-    let serving = tonic::transport::Server::builder()
+    let mut server = tonic::transport::Server::builder();
+    if let Some(Tls { certificate, key, client_ca }) = tls {
+        let identity = Identity::from_pem(certificate, key);
+        let mut tls = ServerTlsConfig::new().identity(identity);
+        if let Some(client_ca) = client_ca {
+            tls = tls.client_ca_root(Certificate::from_pem(client_ca));
+        }
+        server = server.tls_config(tls)?;
+    }
+    let serving = server
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(10)))
         .add_service(service)
@@ -200,8 +211,11 @@ impl Keeper {
             }
         };
         let old = &self.config;
-        if (config.listen, config.admin) != (old.listen, old.admin) || config.token != old.token {
-            warn!("listen, admin and token_file change at the next start only");
+        if (config.listen, config.admin) != (old.listen, old.admin)
+            || config.token != old.token
+            || config.tls != old.tls
+        {
+            warn!("listen, admin, token_file and tls change at the next start only");
         }
         // What discovery found is still true of sources that stay.
         let found = config.discovery.iter().map(|dns| {

@@ -62,8 +62,9 @@ impl SideStream for Server {
         request: Request<Streaming<Up>>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let peer = request.remote_addr().map(|peer| peer.to_string()).unwrap_or_default();
-        // Envoy adds the header where its gRPC service or the route to the relay's cluster is told
-        // `initial_metadata` or `request_headers_to_add: authorization: Bearer …`.
+        // On Envoy's side both belong to the relay's cluster: the token to its upstream HTTP filter
+        // `envoy.filters.http.header_mutation` (append `authorization: Bearer …`), certificates to
+        // its `transport_socket`, an `UpstreamTlsContext` with `alpn_protocols: [h2]`.
         let shown = request.metadata().get("authorization").map(MetadataValue::as_encoded_bytes);
         if self.token.is_some_and(|token| !token.admits(shown)) {
             warn!(peer, "a side-stream without the token was refused");
