@@ -102,3 +102,40 @@ fn a_wrong_template_shows_within_tens_of_requests() {
     assert!(line.contains("demo at 127.0.0.1") && line.contains("suspect tokenizer"), "{line}");
     assert!(!logs.contains(secret));
 }
+
+#[test]
+fn caches_that_are_emptied_behind_the_map_s_back_show_as_evictions() {
+    let mut options = Options::quickstart().unwrap();
+    options.engine_flags = ["--speedup", "20"].map(String::from).into();
+    let stack = Stack::start(options).unwrap();
+    let client = stack.client();
+    let system = system_prompt("the forgetful engine");
+    eventually("a warm decision", || {
+        client.chat("eu", &system, "Ready?").unwrap().explained("reason") == "warm"
+    });
+    let mut broken = 0;
+    eventually("the drift to be told", || {
+        // The event that tells of a reset comes with the next batch, as with vLLM: too late for the
+        // request that makes that batch.
+        for engine in [0, 1] {
+            let reset = stack.engine_client(engine).post("eu", "/reset_prefix_cache", &[], b"");
+            assert_eq!(reset.unwrap().status, 200);
+        }
+        let answer = client.chat("eu", &system, "Still there?").unwrap();
+        assert_eq!(answer.cached_tokens(), 0);
+        broken += u64::from(answer.explained("cached") != "0");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        stat(&stack, "drift_began") > 0
+    });
+    assert!((4..=12).contains(&broken), "{broken} broken promises");
+    eventually("the gauge", || stat(&stack, "drifting.missing") == 1);
+    let logs = stack.logs();
+    let line = logs.lines().find(|line| line.contains("drift apart")).unwrap();
+    assert!(line.contains("missing") && line.contains("suspect evictions"), "{line}");
+    // Once promises are kept again the drift ends.
+    eventually("agreement", || {
+        client.chat("eu", &system, "Still there?").unwrap();
+        stat(&stack, "drifting.missing") == 0
+    });
+    assert!(stack.logs().contains("agree again"));
+}
