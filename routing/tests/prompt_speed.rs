@@ -2,9 +2,9 @@
 //! `cargo test --release -p warmpath-routing --features preprocess --test prompt_speed -- --ignored --nocapture`
 //! with model directories in `MODELS`, separated by colons. With `ARTEFACTS=DIR` the prepared models
 //! are left there; an artefact may stand in `MODELS` instead of a directory, as it does for
-//! scripts/measure-prompt, which runs this in V8.
+//! routing/tests/speed.mjs, which runs this in V8.
 #![cfg(feature = "preprocess")]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)] // Tests, helpers included.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
