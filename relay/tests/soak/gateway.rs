@@ -139,36 +139,39 @@ impl Gateway {
         lock(&self.follower).state().synced
     }
 
-    /// What shared data says: the replicas, and every hold of a block in the present generation.
     pub fn shared_data(&self) -> (Vec<Replica>, Vec<Place>) {
-        let mut follower = lock(&self.follower);
-        // What dead slots left is swept bit by bit.
-        for _ in 0..400 {
-            follower.tick().unwrap();
-        }
-        let data = follower.data();
-        let replicas = data.get(b"wp/r").unwrap().unwrap_or_default();
-        let replicas = Replicas::decode(replicas.as_slice()).unwrap().replicas;
-        let generation = follower.state().map_generation;
-        let mut places = Vec::new();
-        for bucket in 0..Layout::default().buckets {
-            let Some(bytes) = data.get(&bucket_key(bucket)).unwrap() else { continue };
-            let (head, mut rest) = bytes.split_at(5);
-            if head[1..] != generation.to_le_bytes() {
-                continue;
-            }
-            while let Some((tag, after)) = rest.split_first_chunk::<8>() {
-                let (count, after) = after.split_first_chunk::<2>().unwrap();
-                let (slots, after) = after.split_at(2 * usize::from(u16::from_le_bytes(*count)));
-                for slot in slots.as_chunks::<2>().0 {
-                    places.push((bucket, u64::from_le_bytes(*tag), u16::from_le_bytes(*slot)));
-                }
-                rest = after;
-            }
-        }
-        places.sort_unstable();
-        (replicas, places)
+        shared_data(&mut lock(&self.follower))
     }
+}
+
+/// What shared data says: the replicas, and every hold of a block in the present generation, sorted.
+pub fn shared_data(follower: &mut Follower<Memory>) -> (Vec<Replica>, Vec<Place>) {
+    // What dead slots left is swept bit by bit.
+    for _ in 0..400 {
+        follower.tick().unwrap();
+    }
+    let data = follower.data();
+    let replicas = data.get(b"wp/r").unwrap().unwrap_or_default();
+    let replicas = Replicas::decode(replicas.as_slice()).unwrap().replicas;
+    let generation = follower.state().map_generation;
+    let mut places = Vec::new();
+    for bucket in 0..Layout::default().buckets {
+        let Some(bytes) = data.get(&bucket_key(bucket)).unwrap() else { continue };
+        let (head, mut rest) = bytes.split_at(5);
+        if head[1..] != generation.to_le_bytes() {
+            continue;
+        }
+        while let Some((tag, after)) = rest.split_first_chunk::<8>() {
+            let (count, after) = after.split_first_chunk::<2>().unwrap();
+            let (slots, after) = after.split_at(2 * usize::from(u16::from_le_bytes(*count)));
+            for slot in slots.as_chunks::<2>().0 {
+                places.push((bucket, u64::from_le_bytes(*tag), u16::from_le_bytes(*slot)));
+            }
+            rest = after;
+        }
+    }
+    places.sort_unstable();
+    (replicas, places)
 }
 
 struct Borrowed<'a>(&'a Memory);
