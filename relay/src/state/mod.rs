@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 use warmpath_proto::v1::{self, down::Body, replica::State as ReplicaState};
-use warmpath_routing::fingerprint::Key;
+use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
 use crate::counters::Counters;
 use crate::events::{Batch, Event};
@@ -31,9 +31,10 @@ pub use summary::{Holder, ReplicaSummary, Summary};
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
 /// Keys at which a delta goes at once.
 const FLUSH_KEYS: usize = 4096;
-/// Deltas and bytes that a stream may be behind.
+/// Deltas that a stream may be behind, and bytes in any case. The bytes go up to twice a snapshot's:
+/// beyond that a snapshot is the shorter way, and what the stream says is old.
 const QUEUE: usize = 4096;
-const QUEUE_BYTES: usize = 64 << 20;
+const QUEUE_BYTES: usize = 8 << 20;
 /// Longest time that the first snapshots wait for replays and first polls.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Streams at the same time; each Envoy has one.
@@ -406,14 +407,14 @@ impl State {
         }
         let bytes = bodies.iter().map(Body::encoded_len).sum();
         let delta = Arc::new(Delta { bodies, bytes });
+        let most = self.most_queued();
         let mut too_slow = 0;
         self.listeners.retain(|listener| {
             if listener.sender.is_closed() {
                 return false;
             }
             let queued = listener.bytes.fetch_add(bytes, Ordering::Relaxed);
-            let kept =
-                queued <= QUEUE_BYTES && listener.sender.try_send(Arc::clone(&delta)).is_ok();
+            let kept = queued <= most && listener.sender.try_send(Arc::clone(&delta)).is_ok();
             too_slow += u64::from(!kept);
             kept
         });
@@ -421,6 +422,11 @@ impl State {
             self.streams_too_slow += too_slow;
             warn!(streams = too_slow, "ended side-streams that don't keep up");
         }
+    }
+
+    fn most_queued(&self) -> usize {
+        let keys: usize = self.replicas.values().map(|replica| replica.known.view.len()).sum();
+        (2 * KEY_BYTES * keys).max(QUEUE_BYTES)
     }
 
     fn settle(&mut self) {

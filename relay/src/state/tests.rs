@@ -78,6 +78,20 @@ async fn a_reader_that_does_not_keep_up_is_ended_and_others_go_on() {
 }
 
 #[tokio::test]
+async fn a_reader_further_behind_than_a_snapshot_is_long_is_ended() {
+    let mut state = state(1);
+    state.settle();
+    let slow = subscribe(&mut state).await.unwrap();
+    assert_eq!(state.most_queued(), QUEUE_BYTES);
+    // As if so much were in its queue.
+    state.listeners[0].bytes.store(QUEUE_BYTES + 1, Ordering::Relaxed);
+    store(&mut state, 0, 1);
+    state.flush();
+    assert!(slow.deltas.ended.is_cancelled());
+    assert_eq!(state.streams_too_slow, 1);
+}
+
+#[tokio::test]
 async fn a_clear_gives_a_slot_that_nobody_had() {
     let mut state = state(3);
     state.settle();
