@@ -146,6 +146,16 @@ pub(crate) fn decisions(admin: u16, reason: &str) -> u64 {
     text.lines().find_map(|line| line.split_once(&name)?.1.parse().ok()).unwrap_or(0)
 }
 
+/// Quantiles of the time of Warmpath's decisions inside Envoy, the prompt's reading included, in
+/// microseconds: Envoy's own line.
+pub(crate) fn decide_us(admin: u16) -> String {
+    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.decide_us");
+    let text = answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default();
+    text.lines()
+        .find_map(|line| Some(line.split_once("decide_us: ")?.1.to_owned()))
+        .unwrap_or_default()
+}
+
 /// All decisions so far.
 pub(crate) fn decided(admin: u16) -> u64 {
     let text = all_decisions(admin);
