@@ -64,6 +64,9 @@ pub struct Report {
     /// Load average at the end: the benchmark's own and others'.
     pub load_after: f64,
     missing: Vec<(String, String)>,
+    /// Times of decisions inside Envoy in microseconds, over the whole run: (interval, all) by
+    /// quantile.
+    pub decide_us: Vec<(String, String)>,
     cells: Vec<Cell>,
 }
 
@@ -99,6 +102,7 @@ impl Report {
             load_before: usage::load_average(),
             load_after: 0.0,
             missing: missing.to_vec(),
+            decide_us: Vec::new(),
             cells: Vec::new(),
         }
     }
@@ -141,6 +145,9 @@ impl Report {
         );
         for (name, why) in &self.missing {
             let _ = writeln!(text, "\nMissing: **{name}**: {why}");
+        }
+        for (name, line) in &self.decide_us {
+            let _ = writeln!(text, "\nDecisions inside Envoy, µs, since {name}'s start: {line}");
         }
         let systems = self.distinct(|cell| cell.system.clone());
         for bytes in self.distinct(|cell| cell.bytes) {

@@ -12,6 +12,8 @@ use super::{Fleet, Ground, PATIENCE, System, answers, free_ports, local, quickst
 use crate::bodies::{Bodies, Kind};
 use crate::process::Process;
 
+/// A replica holds the prefix, or will in a moment: it was sent there just now.
+const WARM: &str = "warm|recent";
 const POOL: &str = "demo-eu-west";
 const ZONE: &str = "eu";
 const CLUSTER: &str = "eu.demo-eu-west";
@@ -39,7 +41,7 @@ pub(super) fn start(
                 fleet.systems.push(system(name, kind, port, ids.clone(), reason));
             }
         };
-        push("warmpath warm", Kind::Shared, "warm");
+        push("warmpath warm", Kind::Shared, WARM);
         push("warmpath cold", Kind::Unique, "cold");
         fleet.processes.extend([relay, envoy]);
     }
@@ -57,7 +59,7 @@ pub(super) fn start(
 /// Starts Envoy with another build of the filter.
 pub(super) fn start_against(ground: &Ground, fleet: &mut Fleet) -> anyhow::Result<()> {
     let (port, admin, [relay, envoy]) = warmpath(ground, "against", 3)?;
-    let reason = Some(("warm", admin));
+    let reason = Some((WARM, admin));
     let ids = vec![envoy.id(), relay.id()];
     fleet.systems.push(system("warmpath warm, other filter", Kind::Shared, port, ids, reason));
     fleet.processes.extend([relay, envoy]);
@@ -113,7 +115,7 @@ fn warmpath(
 
     let [port, admin] = two_ports()?;
     let mut envoy = run(ground, name, [port, admin], Some(relay_port)).context("Envoy")?;
-    await_reason(port, admin, "warm", &mut envoy)
+    await_reason(port, admin, WARM, &mut envoy)
         .with_context(|| format!("the relay says: {}", relay.tail()))?;
     Ok((port, admin, [relay, envoy]))
 }
@@ -139,11 +141,24 @@ fn await_reason(port: u16, admin: u16, reason: &str, envoy: &mut Process) -> any
         .with_context(|| format!("no steady decision {reason:?}: {}", all_decisions(admin)))
 }
 
-/// Decisions so far for a reason.
+/// Decisions so far for a reason, or for one of several with `|` between them.
 pub(crate) fn decisions(admin: u16, reason: &str) -> u64 {
     let text = all_decisions(admin);
-    let name = format!("decision.{reason}: ");
-    text.lines().find_map(|line| line.split_once(&name)?.1.parse().ok()).unwrap_or(0)
+    let of = |reason: &str| -> Option<u64> {
+        let name = format!("decision.{reason}: ");
+        text.lines().find_map(|line| line.split_once(&name)?.1.parse().ok())
+    };
+    reason.split('|').filter_map(of).sum()
+}
+
+/// Quantiles of the time of Warmpath's decisions inside Envoy, the prompt's reading included, in
+/// microseconds: Envoy's own line.
+pub(crate) fn decide_us(admin: u16) -> String {
+    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.decide_us");
+    let text = answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default();
+    text.lines()
+        .find_map(|line| Some(line.split_once("decide_us: ")?.1.to_owned()))
+        .unwrap_or_default()
 }
 
 /// All decisions so far.

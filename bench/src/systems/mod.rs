@@ -3,7 +3,7 @@
 mod envoy;
 mod peers;
 
-pub(crate) use envoy::{decided, decisions};
+pub(crate) use envoy::{decide_us, decided, decisions};
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
