@@ -12,8 +12,21 @@ use tokio::time::sleep;
 use warmpath_proto::v1::replica::State;
 use zeromq::{Socket, SocketSend};
 
-use common::relay::{Follower, HASH, Past, Publisher, Relay, api, api_at, life, message, replayer};
+use common::relay::{
+    Api, Follower, HASH, Past, Publisher, Relay, api, api_at, life, message, replayer,
+};
 use common::{Engine, meaning};
+
+/// An engine that answers and publishes, a relay that hears it, and a reader of the side-stream.
+async fn connected() -> (Api, Publisher, Relay, Follower) {
+    let api = api().await;
+    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
+    let relay =
+        Relay::start(api.address, &format!("{{ connect: \"{}\" }}", publisher.address)).await;
+    publisher.subscribed().await;
+    let follower = Follower::open(&relay, vec![]).await;
+    (api, publisher, relay, follower)
+}
 
 #[tokio::test]
 async fn events_become_a_snapshot_and_deltas() {
@@ -96,12 +109,7 @@ async fn a_restarted_engine_gets_a_new_slot_and_no_stale_block() {
 #[tokio::test]
 async fn a_sequence_that_begins_anew_on_the_same_connection_is_a_restart() {
     let (frames, expected) = life();
-    let api = api().await;
-    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
-    let relay =
-        Relay::start(api.address, &format!("{{ connect: \"{}\" }}", publisher.address)).await;
-    publisher.subscribed().await;
-    let mut follower = Follower::open(&relay, vec![]).await;
+    let (_api, mut publisher, relay, mut follower) = connected().await;
     for frame in &frames[..4] {
         publisher.publish(frame).await;
     }
@@ -173,12 +181,7 @@ async fn a_relay_started_late_asks_for_the_past_before_it_speaks() {
 #[tokio::test]
 async fn a_batch_that_cannot_be_read_clears_the_view() {
     let (frames, expected) = life();
-    let api = api().await;
-    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
-    let relay =
-        Relay::start(api.address, &format!("{{ connect: \"{}\" }}", publisher.address)).await;
-    publisher.subscribed().await;
-    let mut follower = Follower::open(&relay, vec![]).await;
+    let (_api, mut publisher, relay, mut follower) = connected().await;
     publisher.publish(&frames[0]).await;
     follower.until_keys(&expected[0]).await;
     publisher.send(b"", 1, b"\xc1garbage").await;
@@ -191,12 +194,7 @@ async fn a_batch_that_cannot_be_read_clears_the_view() {
 #[tokio::test]
 async fn a_refusing_api_means_that_the_engine_is_gone() {
     let (frames, expected) = life();
-    let api = api().await;
-    let mut publisher = Publisher::bind("tcp://127.0.0.1:0").await;
-    let relay =
-        Relay::start(api.address, &format!("{{ connect: \"{}\" }}", publisher.address)).await;
-    publisher.subscribed().await;
-    let mut follower = Follower::open(&relay, vec![]).await;
+    let (api, mut publisher, relay, mut follower) = connected().await;
     publisher.publish(&frames[0]).await;
     follower.until_keys(&expected[0]).await;
     follower.until("ready", |view| view.state() == State::Ready).await;
