@@ -76,7 +76,7 @@ fn parse() -> Call {
 /// The model is not there.
 pub fn demo_prompter(memo_bytes: usize) -> anyhow::Result<Prompter> {
     let files = ModelFiles::read_dir(&repository().join("tests/fixtures/models/demo"))?;
-    Ok(Prompter::new(Model::load(&preprocess(&files)?.bytes)?, memo_bytes))
+    Ok(Prompter::new(Model::load(preprocess(&files)?.bytes)?, memo_bytes))
 }
 
 /// Body to fingerprints; with a memo, each time with a known system prompt and a new question.

@@ -99,7 +99,7 @@ impl Report {
         let in_model = || format!("in the model directory {}", args.model.display());
         let files = ModelFiles::read_dir(&args.model).with_context(in_model)?;
         let artefact = preprocess(&files).with_context(in_model)?;
-        let mut prompter = Prompter::new(Model::load(&artefact.bytes).with_context(in_model)?, 0);
+        let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
         let now = match args.now {
             Some(now) => now,
             None => i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())?,

@@ -18,7 +18,7 @@ static ARTEFACT: LazyLock<Vec<u8>> = LazyLock::new(|| preprocess(&DEMO).unwrap()
 
 /// A prompter for the demo model.
 pub fn demo(memo_bytes: usize) -> Prompter {
-    Prompter::new(Model::load(&ARTEFACT).unwrap(), memo_bytes)
+    Prompter::new(Model::load(ARTEFACT.clone()).unwrap(), memo_bytes)
 }
 
 /// Any body is answered, of whatever API; a memo that knows it changes nothing; the first tokens
@@ -56,7 +56,7 @@ pub fn template(data: &[u8]) {
     let mut files = DEMO.clone();
     files.chat_template_jinja = Some(source.to_owned());
     let Ok(artefact) = preprocess(&files) else { return };
-    let mut prompter = Prompter::new(Model::load(&artefact.bytes).unwrap(), 1 << 16);
+    let mut prompter = Prompter::new(Model::load(artefact.bytes).unwrap(), 1 << 16);
     for api in APIS {
         if let Ok(request) = Request::parse(api, body) {
             let _ = prompter.prefix(&request, ROOT, 64, 0);
@@ -84,7 +84,7 @@ pub fn artefact(data: &[u8]) {
 }
 
 fn load(bytes: &[u8]) {
-    let Ok(model) = Model::load(bytes) else { return };
+    let Ok(model) = Model::load(bytes.to_vec()) else { return };
     let mut prompter = Prompter::new(model, 1 << 16);
     for body in [
         r#"{"messages":[{"role":"user","content":"Héllo 漢字 <|im_end|> 123"}]}"#,

@@ -35,7 +35,7 @@ fn models() -> Vec<PathBuf> {
 
 fn prompter(dir: &Path) -> Prompter {
     let artefact = preprocess(&ModelFiles::read_dir(dir).unwrap()).unwrap();
-    Prompter::new(Model::load(&artefact.bytes).unwrap(), 0)
+    Prompter::new(Model::load(artefact.bytes).unwrap(), 0)
 }
 
 fn text(prompter: &mut Prompter, api: Api, body: &str) -> Result<String, PromptError> {

@@ -44,7 +44,7 @@ fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
 fn prompter(shared: &Path, tokenizer: &str) -> Prompter {
     let files = ModelFiles::read_dir(&shared.join("tokenizers").join(tokenizer)).unwrap();
     let artefact = preprocess(&files).unwrap();
-    let model = Model::load(&artefact.bytes).unwrap();
+    let model = Model::load(artefact.bytes).unwrap();
     assert_eq!(model.tokenizer_hash(), &artefact.tokenizer_hash);
     Prompter::new(model, 8 << 20)
 }

@@ -29,7 +29,7 @@ fn root() -> PathBuf {
 /// Checks all cases; returns how many there were and what was wrong.
 fn check(model: &Path, cases: &Path) -> (usize, Vec<String>) {
     let artefact = preprocess(&ModelFiles::read_dir(model).unwrap()).unwrap();
-    let mut prompter = Prompter::new(Model::load(&artefact.bytes).unwrap(), 1 << 20);
+    let mut prompter = Prompter::new(Model::load(artefact.bytes).unwrap(), 1 << 20);
     let root = Fingerprint([3; 32]);
     let mut wrong = Vec::new();
     let mut count = 0;

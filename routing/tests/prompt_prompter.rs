@@ -19,7 +19,7 @@ static ARTEFACT: LazyLock<Vec<u8>> = LazyLock::new(|| {
 });
 
 fn prompter(memo_bytes: usize) -> Prompter {
-    Prompter::new(Model::load(&ARTEFACT).unwrap(), memo_bytes)
+    Prompter::new(Model::load(ARTEFACT.clone()).unwrap(), memo_bytes)
 }
 
 fn prefix(prompter: &mut Prompter, body: &str, limit: usize) -> Result<Prefix, PromptError> {
@@ -187,6 +187,24 @@ fn what_cannot_be_told_is_refused_by_name() {
         let error = prefix(&mut prompter, &format!("{{{fields}}}"), 4096).unwrap_err();
         assert_eq!(error.name(), name, "{fields}: {error}");
     }
+}
+
+/// DeepSeek V3's files say `add_bos_token`, and engines of transformers 5 add none: what
+/// tokenizer.json says goes around a text.
+#[test]
+fn add_bos_token_beside_a_tokenizer_json_adds_nothing() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
+    let mut files = ModelFiles::read_dir(&dir).unwrap();
+    let config = files.tokenizer_config_json.as_deref().unwrap();
+    let mut config: serde_json::Value = serde_json::from_slice(config).unwrap();
+    config["add_bos_token"] = true.into();
+    config["bos_token"] = "<|im_start|>".into();
+    files.tokenizer_config_json = Some(config.to_string().into());
+    let mut marked = Prompter::new(Model::load(preprocess(&files).unwrap().bytes).unwrap(), 0);
+    let body = br#"{"prompt":"The night train"}"#;
+    let request = Request::parse(Api::Completions, body).unwrap();
+    let tokens = marked.tokens(&request, None, 0).unwrap();
+    assert_eq!(tokens.ids, prompter(0).tokens(&request, None, 0).unwrap().ids);
 }
 
 fn words() -> impl Strategy<Value = String> {

@@ -52,7 +52,7 @@ fn measure(path: &Path) {
     let artefact = artefact(path);
     let before = memory();
     let start = Instant::now();
-    let first = Model::load(&artefact).unwrap();
+    let first = Model::load(artefact.clone()).unwrap();
     let first_load = start.elapsed().as_secs_f64();
     let after = memory();
     let memory = match (before, after) {
@@ -65,7 +65,7 @@ fn measure(path: &Path) {
     let loaded = (0..12)
         .map(|_| {
             let start = Instant::now();
-            drop(Model::load(&artefact).unwrap());
+            drop(Model::load(artefact.clone()).unwrap());
             start.elapsed().as_secs_f64()
         })
         .fold(f64::INFINITY, f64::min);
@@ -79,7 +79,7 @@ fn measure(path: &Path) {
     let source = include_str!("../src/prompt/request.rs");
     let prose = include_str!("../../LICENSE");
     let mut cold = Prompter::new(first, 0);
-    let mut warm = Prompter::new(Model::load(&artefact).unwrap(), 8 << 20);
+    let mut warm = Prompter::new(Model::load(artefact.clone()).unwrap(), 8 << 20);
     for (kind, text) in [("prose", prose), ("code", source)] {
         for bytes in [8 << 10, 64 << 10] {
             let text: String = text.chars().cycle().take(bytes).collect();

@@ -68,7 +68,7 @@ pub fn serve(args: &Args) -> anyhow::Result<()> {
 /// common, in whole blocks.
 fn prompts(model: &Path, sizes: &[usize]) -> anyhow::Result<BTreeMap<String, Vec<u32>>> {
     let files = ModelFiles::read_dir(model)?;
-    let mut prompter = Prompter::new(Model::load(&preprocess(&files)?.bytes)?, 0);
+    let mut prompter = Prompter::new(Model::load(preprocess(&files)?.bytes)?, 0);
     let mut rng = Rng::with_seed(1);
     let mut found = BTreeMap::new();
     for bytes in sizes {

@@ -44,7 +44,7 @@ impl Tokenizer {
     /// Files that are missing or can't be used.
     pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
         let artefact = preprocess(&ModelFiles::read_dir(directory)?)?;
-        let prompter = Prompter::new(Model::load(&artefact.bytes)?, 0);
+        let prompter = Prompter::new(Model::load(artefact.bytes)?, 0);
         Ok(Self { prompter: Mutex::new(prompter) })
     }
 

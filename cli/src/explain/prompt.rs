@@ -97,7 +97,7 @@ impl Asked {
         let in_model = || format!("in the model directory {}", dir.display());
         let files = ModelFiles::read_dir(dir).with_context(in_model)?;
         let artefact = preprocess(&files).with_context(in_model)?;
-        let mut prompter = Prompter::new(Model::load(&artefact.bytes).with_context(in_model)?, 0);
+        let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
         let scope = Scope {
             model_version: &model.version,
             tokenizer_hash: &artefact.tokenizer_hash,

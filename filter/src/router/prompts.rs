@@ -96,7 +96,7 @@ impl Prompts {
         if *blake3::hash(&bytes).as_bytes() != id {
             return Loaded::Nothing;
         }
-        match Model::load(&bytes) {
+        match Model::load(bytes) {
             Ok(model) => {
                 let prompter = Prompter::new(model, memo_bytes);
                 self.slots.insert(id, Slot::Ready(Box::new(prompter)));

@@ -2,20 +2,17 @@
 //!
 //! Layout (integers are LEB128, strings and lists have their length in front):
 //! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat template, content format,
-//! special tokens by name, splits, flags, rule for spaces, ids before and after a text, tokens that
-//! merging doesn't give, tokens of bytes, added tokens, vocabulary (per id: length, bytes), merges
-//! (per rank: merged id, length of the left part).
-
-use std::hash::BuildHasherDefault;
+//! special tokens by name, splits, flags, rule for spaces, ids before and after a text, added tokens,
+//! and the vocabulary's tables (see [`super::vocabulary`]), which are used where they lie.
 
 use super::added::AddedToken;
-use super::bpe::{BpeDefinition, MergeDefinition, TokenIds};
 use super::error::ArtefactError;
 use super::spaces::Prefix;
 use super::tokenizer::{Cuts, TokenizerDefinition};
+use super::vocabulary::Vocabulary;
 
 const MAGIC: &[u8; 8] = b"WARMPATH";
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// A prepared model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +39,12 @@ pub(super) struct TemplateDefinition {
 }
 
 /// All that an artefact holds.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Definition {
     pub(super) hash: [u8; 32],
     pub(super) template: TemplateDefinition,
     pub(super) tokenizer: TokenizerDefinition,
+    pub(super) vocabulary: Vocabulary,
 }
 
 impl Definition {
@@ -72,15 +70,9 @@ impl Definition {
         for split in &tokenizer.splits {
             out.bytes(split.as_bytes());
         }
-        out.flags(&[
-            tokenizer.nfc,
-            tokenizer.cuts.words,
-            tokenizer.cuts.lines,
-            tokenizer.bpe.ignore_merges,
-        ]);
+        out.flags(&[tokenizer.nfc, tokenizer.cuts.words, tokenizer.cuts.lines]);
         out.number(Prefix::code(tokenizer.spaces));
-        let bpe = &tokenizer.bpe;
-        for ids in [&tokenizer.before, &tokenizer.after, &bpe.unreachable, &bpe.fallback] {
+        for ids in [&tokenizer.before, &tokenizer.after] {
             out.number(ids.len() as u64);
             for id in ids {
                 out.number(u64::from(*id));
@@ -92,23 +84,12 @@ impl Definition {
             out.bytes(token.content.as_bytes());
             out.flags(&[token.lstrip, token.rstrip, token.normalized]);
         }
-        out.number(bpe.tokens.len() as u64);
-        for token in &bpe.tokens {
-            out.bytes(token);
-        }
-        out.number(bpe.merges.len() as u64);
-        let mut last = 0;
-        for merge in &bpe.merges {
-            let step = i64::from(merge.token) - last;
-            out.number((step << 1 ^ step >> 63).cast_unsigned());
-            out.number(bpe.tokens.get(merge.left as usize).map_or(0, Vec::len) as u64);
-            last = i64::from(merge.token);
-        }
+        out.0.extend_from_slice(self.vocabulary.tables());
         out.0
     }
 
-    pub(super) fn read(bytes: &[u8]) -> Result<Self, ArtefactError> {
-        let mut input = Reader { bytes, at: 0 };
+    pub(super) fn read(bytes: Vec<u8>) -> Result<Self, ArtefactError> {
+        let mut input = Reader { bytes: &bytes, at: 0 };
         if input.take(MAGIC.len())? != MAGIC {
             return Err(bad("it doesn't start with WARMPATH"));
         }
@@ -116,9 +97,9 @@ impl Definition {
         if version != VERSION {
             return Err(bad(&format!("format {version}, this build reads {VERSION}")));
         }
-        let mut definition = Self::default();
-        definition.hash.copy_from_slice(input.take(32)?);
-        let template = &mut definition.template;
+        let mut hash = [0; 32];
+        hash.copy_from_slice(input.take(32)?);
+        let mut template = TemplateDefinition::default();
         for source in [&mut template.source, &mut template.tools_source] {
             let given = input.number()? != 0;
             let text = input.text()?;
@@ -130,19 +111,15 @@ impl Definition {
             let pair = (input.text()?, input.text()?);
             template.special.push(pair);
         }
-        let tokenizer = &mut definition.tokenizer;
+        let mut tokenizer = TokenizerDefinition::default();
         for _ in 0..input.count()? {
             tokenizer.splits.push(input.text()?);
         }
         let flags = input.number()?;
         tokenizer.nfc = flags & 1 != 0;
         tokenizer.cuts = Cuts { words: flags & 2 != 0, lines: flags & 4 != 0 };
-        tokenizer.bpe.ignore_merges = flags & 8 != 0;
         tokenizer.spaces = Prefix::of_code(input.number()?).map_err(|reason| bad(&reason))?;
-        let bpe = &mut tokenizer.bpe;
-        for ids in
-            [&mut tokenizer.before, &mut tokenizer.after, &mut bpe.unreachable, &mut bpe.fallback]
-        {
+        for ids in [&mut tokenizer.before, &mut tokenizer.after] {
             for _ in 0..input.count()? {
                 ids.push(input.id()?);
             }
@@ -159,43 +136,14 @@ impl Definition {
                 normalized: flags & 4 != 0,
             });
         }
-        read_bpe(&mut input, &mut tokenizer.bpe)?;
-        if input.at != bytes.len() {
+        let at = input.at;
+        let length = bytes.len();
+        let vocabulary = Vocabulary::read(bytes, at).map_err(|reason| bad(&reason))?;
+        if vocabulary.end() != length {
             return Err(bad("bytes left over"));
         }
-        Ok(definition)
+        Ok(Self { hash, template, tokenizer, vocabulary })
     }
-}
-
-fn read_bpe(input: &mut Reader<'_>, bpe: &mut BpeDefinition) -> Result<(), ArtefactError> {
-    let count = input.count()?;
-    bpe.tokens.reserve_exact(count);
-    for _ in 0..count {
-        let length = input.count()?;
-        bpe.tokens.push(input.take(length)?.to_vec());
-    }
-    let mut ids = TokenIds::with_capacity_and_hasher(count, BuildHasherDefault::default());
-    for (id, token) in bpe.tokens.iter().enumerate().filter(|(_, token)| !token.is_empty()) {
-        ids.insert(token, id as u32);
-    }
-    let count = input.count()?;
-    bpe.merges.reserve_exact(count);
-    let mut last = 0i64;
-    for _ in 0..count {
-        let step = input.number()?;
-        last = last.wrapping_add((step >> 1).cast_signed() ^ -(step & 1).cast_signed());
-        let left = usize::try_from(input.number()?).unwrap_or(usize::MAX);
-        let token = u32::try_from(last).map_err(|_| bad("a merge of no token"))?;
-        let parts = bpe.tokens.get(token as usize).and_then(|token| token.split_at_checked(left));
-        let Some((left, right)) = parts else { return Err(bad("a merge of no token")) };
-        match (ids.get(left), ids.get(right)) {
-            (Some(left), Some(right)) => {
-                bpe.merges.push(MergeDefinition { left: *left, right: *right, token });
-            }
-            _ => return Err(bad("a merge of unknown parts")),
-        }
-    }
-    Ok(())
 }
 
 fn bad(reason: &str) -> ArtefactError {
@@ -272,7 +220,10 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(all(test, feature = "preprocess"))]
+#[allow(clippy::unwrap_used)] // Helpers too.
 mod tests {
+    use super::super::bpe::{BpeDefinition, MergeDefinition};
+    use super::super::vocabulary::NONE;
     use super::*;
     use proptest::prelude::*;
 
@@ -289,17 +240,19 @@ mod tests {
                 special: vec![("bos_token".into(), "<s>".into())],
                 ..TemplateDefinition::default()
             },
+            vocabulary: BpeDefinition {
+                tokens,
+                merges: vec![
+                    MergeDefinition { left: 97, right: 98, token: 256 },
+                    MergeDefinition { left: 256, right: 99, token: 258 },
+                ],
+                ignore_merges: true,
+                unreachable: vec![3],
+                fallback: (0..256).collect(),
+            }
+            .lay_out()
+            .unwrap(),
             tokenizer: TokenizerDefinition {
-                bpe: BpeDefinition {
-                    tokens,
-                    merges: vec![
-                        MergeDefinition { left: 97, right: 98, token: 256 },
-                        MergeDefinition { left: 256, right: 99, token: 258 },
-                    ],
-                    ignore_merges: true,
-                    unreachable: vec![3],
-                    fallback: (0..256).collect(),
-                },
                 added: vec![AddedToken { id: 300, content: "<s>".into(), ..AddedToken::default() }],
                 splits: vec![r"\s+".into()],
                 nfc: true,
@@ -314,7 +267,20 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let bytes = definition().write();
-        assert_eq!(Definition::read(&bytes).unwrap(), definition());
+        assert_eq!(Definition::read(bytes.clone()).unwrap().write(), bytes);
+        let (read, wanted) = (Definition::read(bytes).unwrap(), definition());
+        assert_eq!(
+            (read.hash, read.template, read.tokenizer),
+            (wanted.hash, wanted.template, wanted.tokenizer)
+        );
+        for (id, token) in [(97, "a"), (256, "ab"), (257, ""), (258, "abc"), (259, "")] {
+            assert_eq!(read.vocabulary.token(id), token.as_bytes());
+        }
+        assert_eq!(read.vocabulary.word(b"abc"), Some(258));
+        assert_eq!(read.vocabulary.word(b"bc"), None);
+        assert_eq!(read.vocabulary.rank(256, 99), 1);
+        assert_eq!(read.vocabulary.rank(99, 256), NONE);
+        assert_eq!(read.vocabulary.merged(1), 258);
     }
 
     proptest! {
@@ -328,8 +294,9 @@ mod tests {
             if cut {
                 bytes.truncate(at);
             }
-            if let Ok(definition) = Definition::read(&bytes) {
-                let _ = super::super::tokenizer::Tokenizer::new(&definition.tokenizer);
+            if let Ok(definition) = Definition::read(bytes) {
+                let Definition { tokenizer, vocabulary, .. } = definition;
+                let _ = super::super::tokenizer::Tokenizer::new(&tokenizer, vocabulary);
             }
         }
     }

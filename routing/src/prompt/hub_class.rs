@@ -1,9 +1,11 @@
 //! What `transformers` makes of a tokenizer.json before the engine sees it.
 //!
 //! For some classes it takes only the vocabulary and merges from the file and sets its own rules
-//! for spaces; for all it goes by tokenizer_config.json for the marks around a text and for further
-//! added tokens. Source: transformers 5.19, models/auto/tokenization_auto.py,
-//! tokenization_utils_tokenizers.py, models/llama and models/gemma; vLLM 0.32 loads tokenizers so.
+//! for spaces; for all it takes further added tokens from tokenizer_config.json, but not
+//! `add_bos_token` and `add_eos_token`, which count only where there is no tokenizer.json (before
+//! transformers 5 they counted for classes of Llama's kind). Source: transformers 5.19,
+//! models/auto/tokenization_auto.py, tokenization_utils_base.py, tokenization_utils_tokenizers.py,
+//! models/llama and models/gemma; vLLM 0.32 loads tokenizers so.
 
 use serde_json::Value;
 

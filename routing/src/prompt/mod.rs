@@ -6,6 +6,8 @@
 mod added;
 mod artefact;
 mod bpe;
+#[cfg(feature = "preprocess")]
+mod bpe_json;
 mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
@@ -14,6 +16,8 @@ mod fields;
 #[cfg(feature = "preprocess")]
 mod hub_class;
 mod json;
+#[cfg(feature = "preprocess")]
+mod lay_out;
 mod memo;
 mod message;
 mod messages;
@@ -37,6 +41,7 @@ mod tokenizer;
 mod tokenizer_json;
 mod turn;
 mod unicode;
+mod vocabulary;
 
 pub use artefact::Artefact;
 pub use error::{ArtefactError, PromptError, RequestError};

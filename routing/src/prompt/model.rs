@@ -17,17 +17,19 @@ pub struct Model {
 }
 
 impl Model {
-    /// Loads what [`super::preprocess`] made: builds the tables and compiles the template, once.
+    /// Loads what [`super::preprocess`] made: keeps the bytes, in which the vocabulary is looked
+    /// up, and compiles the template, once.
     ///
     /// # Errors
     /// [`ArtefactError::Artefact`] for bytes that are damaged or of another format.
-    pub fn load(bytes: &[u8]) -> Result<Self, ArtefactError> {
+    pub fn load(bytes: Vec<u8>) -> Result<Self, ArtefactError> {
         let definition = Definition::read(bytes)?;
         Ok(Self {
             hash: definition.hash,
             template: Template::compile(&definition.template)?,
             disabled_effort: OnceLock::new(),
-            tokenizer: Tokenizer::new(&definition.tokenizer).map_err(ArtefactError::Artefact)?,
+            tokenizer: Tokenizer::new(&definition.tokenizer, definition.vocabulary)
+                .map_err(ArtefactError::Artefact)?,
         })
     }
 

@@ -16,7 +16,7 @@ use super::error::ArtefactError;
 use super::safe_cuts::safe_cuts;
 use super::spaces::Prefix;
 use super::template::Template;
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Tokenizer, TokenizerDefinition};
 use super::tokenizer_json::{self, SPECIAL_TOKENS, special};
 
 const HASH_CONTEXT: &str = "warmpath tokenizer v1";
@@ -115,15 +115,18 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     let config = json("tokenizer_config.json", files.tokenizer_config_json.as_deref())?;
     let model = json("config.json", files.config_json.as_deref())?;
     let template = template(files, &config, &model)?;
-    let tokenizer = tokenizer_json::definition(&files.tokenizer_json, &config, &model)?;
-    let mut definition = Definition { hash: [0; 32], template, tokenizer };
-    definition.hash = hash(files, &definition);
+    let (mut tokenizer, mut bpe) =
+        tokenizer_json::definition(&files.tokenizer_json, &config, &model)?;
+    let hash = hash(files, &template, &tokenizer);
 
     // What only the finished tables can say.
-    let built = Tokenizer::new(&definition.tokenizer).map_err(ArtefactError::Tokenizer)?;
-    definition.tokenizer.bpe.unreachable = built.bpe().unreachable();
-    definition.tokenizer.cuts = safe_cuts(&built, &definition.tokenizer.added);
-    Template::compile(&definition.template)?;
+    let refused = ArtefactError::Tokenizer;
+    let built = Tokenizer::new(&tokenizer, bpe.lay_out().map_err(refused)?).map_err(refused)?;
+    bpe.unreachable = built.bpe().unreachable();
+    tokenizer.cuts = safe_cuts(&built, &tokenizer.added);
+    Template::compile(&template)?;
+    let vocabulary = bpe.lay_out().map_err(refused)?;
+    let definition = Definition { hash, template, tokenizer, vocabulary };
     Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write() })
 }
 
@@ -137,8 +140,11 @@ fn json(file: &'static str, bytes: Option<&[u8]>) -> Result<Value, ArtefactError
 
 /// Over everything that decides the ids: tokenizer.json, the template, special tokens, and what
 /// the other files change about the tokenizer.
-fn hash(files: &ModelFiles, definition: &Definition) -> [u8; 32] {
-    let Definition { template, tokenizer, .. } = definition;
+fn hash(
+    files: &ModelFiles,
+    template: &TemplateDefinition,
+    tokenizer: &TokenizerDefinition,
+) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(HASH_CONTEXT);
     let mut field = |bytes: &[u8]| {
         hasher.update(&(bytes.len() as u64).to_le_bytes());

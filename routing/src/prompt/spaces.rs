@@ -76,16 +76,31 @@ pub(super) fn plain(text: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// Which bytes may stand side by side inside a token that is made by merging.
+#[derive(Debug, PartialEq)]
 pub(super) struct Joins {
     bits: Vec<u64>,
 }
 
 impl Joins {
+    /// Its size, written down.
+    pub(super) const BYTES: usize = 256 * 256 / 8;
+
+    #[cfg(any(test, feature = "preprocess"))]
     pub(super) fn none() -> Self {
         Self { bits: vec![0; 256 * 256 / 64] }
     }
 
+    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+        Self { bits: bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect() }
+    }
+
+    #[cfg(feature = "preprocess")]
+    pub(super) fn to_bytes(&self) -> impl Iterator<Item = u8> {
+        self.bits.iter().flat_map(|word| word.to_le_bytes())
+    }
+
     /// Notes that `token` is made by merging.
+    #[cfg(any(test, feature = "preprocess"))]
     pub(super) fn add(&mut self, token: &[u8]) {
         for (left, right) in token.iter().zip(token.iter().skip(1)) {
             let (word, bit) = place(*left, *right);

@@ -138,10 +138,13 @@ mod tests {
             .into_iter()
             .map(|folder| {
                 let artefact = preprocess(&ModelFiles::read_dir(&folder).unwrap()).unwrap();
-                let mut definition = Definition::read(&artefact.bytes).unwrap();
-                let with = Tokenizer::new(&definition.tokenizer).unwrap();
-                definition.tokenizer.cuts = Cuts::default();
-                let without = Tokenizer::new(&definition.tokenizer).unwrap();
+                let tokenizer = |cuts: Option<Cuts>| {
+                    let read = Definition::read(artefact.bytes.clone()).unwrap();
+                    let mut rules = read.tokenizer;
+                    rules.cuts = cuts.unwrap_or(rules.cuts);
+                    Tokenizer::new(&rules, read.vocabulary).unwrap()
+                };
+                let (with, without) = (tokenizer(None), tokenizer(Some(Cuts::default())));
                 (folder.display().to_string(), with, without)
             })
             .collect()

@@ -7,19 +7,19 @@ use std::borrow::Cow;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use super::added::{AddedToken, AddedTokens};
-use super::bpe::{Bpe, BpeDefinition, Scratch};
+use super::bpe::{Bpe, Scratch};
 use super::pattern::Pattern;
 use super::spaces::{Joins, Opening, Prefix, plain};
 use super::stretch::Part;
 use super::unicode::CharTable;
+use super::vocabulary::Vocabulary;
 
 /// Words longer than this are not followed: merging one holds a worker up for too long.
 pub(super) const MAX_WORD_BYTES: usize = 128 * 1024;
 
-/// A tokenizer as data: what an artefact holds.
+/// A tokenizer's rules as data: what an artefact holds beside the vocabulary.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct TokenizerDefinition {
-    pub(super) bpe: BpeDefinition,
     pub(super) added: Vec<AddedToken>,
     /// Patterns that split text one after the other.
     pub(super) splits: Vec<String>,
@@ -81,12 +81,15 @@ pub(super) struct Tokenizer {
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
     pub(super) cuts: Cuts,
-    spaces: Option<(Prefix, Joins)>,
+    spaces: Option<Prefix>,
 }
 
 impl Tokenizer {
     /// Builds the tables; says what can't be used.
-    pub(super) fn new(definition: &TokenizerDefinition) -> Result<Self, String> {
+    pub(super) fn new(
+        definition: &TokenizerDefinition,
+        vocabulary: Vocabulary,
+    ) -> Result<Self, String> {
         let table = CharTable::new();
         let splits = definition
             .splits
@@ -98,15 +101,14 @@ impl Tokenizer {
             .collect::<Result<_, _>>()?;
         let (normalized, raw) =
             definition.added.iter().cloned().partition(|token| token.normalized);
-        let bpe = Bpe::new(&definition.bpe)?;
         Ok(Self {
-            spaces: definition.spaces.map(|prefix| (prefix, bpe.joins())),
+            spaces: definition.spaces,
             table,
             splits,
             nfc: definition.nfc,
             raw: AddedTokens::new(raw),
             normalized: AddedTokens::new(normalized),
-            bpe,
+            bpe: Bpe::new(vocabulary),
             before: definition.before.clone(),
             after: definition.after.clone(),
             cuts: definition.cuts,
@@ -121,7 +123,7 @@ impl Tokenizer {
     /// Which characters may be one token, if there are no words.
     #[cfg(feature = "preprocess")]
     pub(super) fn joins(&self) -> Option<&Joins> {
-        self.spaces.as_ref().map(|(_, joins)| joins)
+        self.spaces.map(|_| self.bpe.vocabulary().joins())
     }
 
     /// The last safe cut of a text whose end isn't one.
@@ -174,10 +176,10 @@ impl Tokenizer {
         out: &mut Vec<u32>,
     ) -> Stop {
         let mut text = if self.nfc { nfc(text) } else { Cow::Borrowed(text) };
-        if let Some((prefix, _)) = &self.spaces {
+        if let Some(prefix) = self.spaces {
             text = plain(text);
             // This rule is the normaliser's, which goes before the search for added tokens.
-            if *prefix == Prefix::Always && !self.normalized.is_empty() {
+            if prefix == Prefix::Always && !self.normalized.is_empty() {
                 if prefix.applies(&text, opening) {
                     text = Cow::Owned(format!(" {text}"));
                 }
@@ -187,11 +189,8 @@ impl Tokenizer {
         if self.normalized.is_empty() {
             return self.encode_segment(&text, opening, limit, scratch, out);
         }
-        let later = if self.spaces.as_ref().is_some_and(|(prefix, _)| *prefix == Prefix::Pieces) {
-            Opening::Piece
-        } else {
-            Opening::None
-        };
+        let later =
+            if self.spaces == Some(Prefix::Pieces) { Opening::Piece } else { Opening::None };
         let mut at = 0;
         while at < text.len() {
             let found = self.normalized.find(&text, at);
@@ -221,9 +220,10 @@ impl Tokenizer {
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Stop {
-        let Some((prefix, joins)) = &self.spaces else {
+        let Some(prefix) = self.spaces else {
             return self.encode_words(&self.splits, text, limit, scratch, out);
         };
+        let joins = self.bpe.vocabulary().joins();
         let mut at = 0;
         if !text.is_empty() && prefix.applies(text, opening) {
             at = joins.word_end(text.as_bytes(), 0);
