@@ -33,6 +33,8 @@ pub(super) struct AddedTokens {
     certain: Vec<bool>,
     /// Which bytes a token starts with.
     first: [bool; 256],
+    /// The tokens that start with each byte, as places in `tokens`.
+    ranges: Vec<(u32, u32)>,
     few: Option<Few>,
 }
 
@@ -76,9 +78,17 @@ impl AddedTokens {
                 *place = true;
             }
         }
+        let ranges = (0..=255u8)
+            .map(|byte| {
+                let byte_of = |token: &AddedToken| token.content.as_bytes().first().copied();
+                let low = tokens.partition_point(|token| byte_of(token) < Some(byte));
+                let high = tokens.partition_point(|token| byte_of(token) <= Some(byte));
+                (low as u32, high as u32)
+            })
+            .collect();
         let certain = certain(&tokens, &first);
         let few = Few::of(&first);
-        Self { tokens, certain, first, few }
+        Self { tokens, certain, first, ranges, few }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -93,9 +103,7 @@ impl AddedTokens {
             let rest = text.as_bytes().get(at..)?;
             at += match &self.few {
                 Some(few) => few.find(rest)?,
-                None => rest
-                    .iter()
-                    .position(|byte| self.first.get(usize::from(*byte)) == Some(&true))?,
+                None => self.any(rest)?,
             };
             let Some((place, end)) = self.longest_at(text, at) else {
                 at += 1;
@@ -120,12 +128,27 @@ impl AddedTokens {
         }
     }
 
+    /// Where the first byte is that a token may start with.
+    fn any(&self, text: &[u8]) -> Option<usize> {
+        let starts = |byte: &u8| self.first.get(usize::from(*byte)) == Some(&true);
+        let (chunks, _) = text.as_chunks::<8>();
+        // All eight at once, since most are none.
+        let skipped = chunks
+            .iter()
+            .take_while(|chunk| !chunk.iter().fold(false, |any, byte| any | starts(byte)))
+            .count()
+            * 8;
+        Some(skipped + text.get(skipped..)?.iter().position(starts)?)
+    }
+
     /// The longest token that stands at `at`, and its end.
     fn longest_at(&self, text: &str, at: usize) -> Option<(usize, usize)> {
-        let mut low = 0;
-        let mut high = self.tokens.len();
-        let mut best = None;
-        for (depth, byte) in text.as_bytes().get(at..)?.iter().enumerate() {
+        let text = text.as_bytes().get(at..)?;
+        let (low, high) = self.ranges.get(usize::from(*text.first()?))?;
+        let (mut low, mut high) = (*low as usize, *high as usize);
+        let single = low < high && self.tokens.get(low)?.content.len() == 1;
+        let mut best = single.then_some((low, at + 1));
+        for (depth, byte) in text.iter().enumerate().skip(1) {
             let range = self.tokens.get(low..high)?;
             let byte_of = |token: &AddedToken| token.content.as_bytes().get(depth).copied();
             let start = range.partition_point(|token| byte_of(token) < Some(*byte));
