@@ -86,6 +86,8 @@ struct Report {
     root: Fingerprint,
     tokens: Tokens,
     names: Vec<Fingerprint>,
+    /// Prompts in the request, of which the first is shown.
+    prompts: usize,
 }
 
 impl Report {
@@ -123,6 +125,7 @@ impl Report {
             root: scope.root(),
             tokens,
             names,
+            prompts: request.prompts(),
         })
     }
 
@@ -140,6 +143,7 @@ impl Report {
         let value = serde_json::json!({
             "api": api_name(self.api),
             "model": self.model,
+            "prompts": self.prompts,
             "salted": self.salted,
             "tokenizer_hash": Fingerprint(self.tokenizer_hash).to_string(),
             "root": self.root.to_string(),
@@ -163,6 +167,13 @@ impl Report {
         let _ = writeln!(out, "tokenizer  {}", Fingerprint(self.tokenizer_hash));
         let salted = if self.salted { " (with the request's cache_salt)" } else { "" };
         let _ = writeln!(out, "root       {}{salted}", self.root);
+        if self.prompts > 1 {
+            let _ = writeln!(
+                out,
+                "prompts    {}, of which the first is read and decides for all",
+                self.prompts
+            );
+        }
         if let Some(text) = &self.tokens.text {
             let _ = writeln!(out, "\nprompt, {} bytes:\n{text}", text.len());
         }
@@ -236,6 +247,14 @@ mod tests {
         assert_eq!(json["tokens"], 20);
         assert_eq!(json["fingerprints"].as_array().unwrap().len(), 1);
         assert_eq!(json["end"], "limit");
+    }
+
+    #[test]
+    fn of_several_prompts_it_says_that_the_first_is_read() {
+        let body = br#"{"model":"demo","prompt":["One.","Two."]}"#;
+        let text = Report::new(&args(None), body).unwrap().text();
+        assert!(text.contains("prompts    2, of which the first is read"), "{text}");
+        assert!(!text.contains("Two"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use warmpath_proto::v1;
-use warmpath_routing::prompt::{self, ModelFiles, preprocess};
+use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, preprocess};
 
 /// A tokenizer with its chat template, preprocessed for the filter.
 #[derive(Clone, Debug)]
@@ -17,7 +17,18 @@ pub struct Artefact {
 }
 
 /// Makes an artefact of a model's directory. Given from outside, so that tests need no tokenizer.
-pub type Build = fn(&Path) -> Result<Artefact, String>;
+pub type Build = fn(&Path) -> Result<Artefact, Unbuilt>;
+
+/// Why there is no artefact of a model's directory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unbuilt {
+    /// A kind of tokenizer or template that isn't supported: the model is routed by the ring.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Files that are missing or damaged.
+    #[error("{0}")]
+    Unusable(String),
+}
 
 /// All models.
 #[derive(Debug, Default)]
@@ -53,9 +64,40 @@ impl Catalogue {
 ///
 /// # Errors
 /// What is wrong with the directory's files.
-pub fn build(path: &Path) -> Result<Artefact, String> {
-    let failed = |error| format!("{}: {error}", path.display());
+pub fn build(path: &Path) -> Result<Artefact, Unbuilt> {
+    let failed = |error| {
+        let what = format!("{}: {error}", path.display());
+        match error {
+            ArtefactError::Tokenizer(_)
+            | ArtefactError::Template(_)
+            | ArtefactError::MistralCommon(_) => Unbuilt::Unsupported(what),
+            ArtefactError::File { .. }
+            | ArtefactError::Format { .. }
+            | ArtefactError::Artefact(_) => Unbuilt::Unusable(what),
+        }
+    };
     let files = ModelFiles::read_dir(path).map_err(failed)?;
     let prompt::Artefact { bytes, tokenizer_hash } = preprocess(&files).map_err(failed)?;
     Ok(Artefact { id: *blake3::hash(&bytes).as_bytes(), bytes, tokenizer_hash })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unsupported_is_told_from_what_is_damaged() {
+        let dir = std::env::temp_dir().join(format!("warmpath-artefact-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let built = |tokenizer: &str| {
+            std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
+            build(&dir)
+        };
+        let damaged = built("{");
+        let unigram = built(r#"{"model":{"type":"Unigram","vocab":[]}}"#);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(matches!(damaged, Err(Unbuilt::Unusable(_))), "{damaged:?}");
+        let Err(Unbuilt::Unsupported(what)) = unigram else { panic!("was built") };
+        assert!(what.contains("Unigram"), "{what}");
+    }
 }

@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use warmpath_proto::v1;
 use warmpath_proto::v1::side_stream_server::SideStreamServer;
 
-use crate::artefact::{self, Artefact, Build, Catalogue};
+use crate::artefact::{self, Artefact, Build, Catalogue, Unbuilt};
 use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
@@ -306,7 +306,37 @@ async fn artefact_of(model: &Model, build: Build) -> Result<Option<Artefact>, Re
     let failed = |what| RelayError::Model { model: model.name.clone(), what };
     match tokio::task::spawn_blocking(move || build(&path)).await {
         Ok(Ok(artefact)) => Ok(Some(artefact)),
-        Ok(Err(what)) => Err(failed(what)),
+        Ok(Err(Unbuilt::Unsupported(what))) => {
+            warn!(model = model.name, what, "no tokenizer; its requests are routed by the ring");
+            Ok(None)
+        }
+        Ok(Err(Unbuilt::Unusable(what))) => Err(failed(what)),
         Err(error) => Err(failed(format!("preprocessing failed: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_model_whose_tokenizer_is_unsupported_is_told_without_one() {
+        let model = Model {
+            name: "m".into(),
+            path: Some("anywhere".into()),
+            version: "1".into(),
+            tokenizer_hash: None,
+            served_names: vec!["m".into()],
+            adapters: Vec::new(),
+        };
+        let models = [model];
+        let unsupported: Build = |_| Err(Unbuilt::Unsupported("Unigram".into()));
+        let (catalogue, scopes) = catalogue(&models, unsupported).await.unwrap();
+        assert!(catalogue.artefacts().is_empty());
+        assert!(catalogue.models().models[0].artefact.is_empty());
+        assert_eq!(scopes.len(), 1);
+        let damaged: Build = |_| Err(Unbuilt::Unusable("no file".into()));
+        let error = super::catalogue(&models, damaged).await.err().unwrap();
+        assert!(error.to_string().contains("no file"), "{error}");
     }
 }

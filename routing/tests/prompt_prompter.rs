@@ -207,6 +207,21 @@ fn add_bos_token_beside_a_tokenizer_json_adds_nothing() {
     assert_eq!(tokens.ids, prompter(0).tokens(&request, None, 0).unwrap().ids);
 }
 
+#[test]
+fn a_model_of_mistral_common_is_refused_by_name() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
+    for file in ["tekken.json", "tokenizer.model.v3"] {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::copy(demo.join("tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+        preprocess(&ModelFiles::read_dir(&dir).unwrap()).unwrap();
+        std::fs::write(dir.join(file), "").unwrap();
+        let error = preprocess(&ModelFiles::read_dir(&dir).unwrap()).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{file} makes vLLM go by")), "{error}");
+    }
+}
+
 fn words() -> impl Strategy<Value = String> {
     proptest::collection::vec(
         prop_oneof![

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::spaces::Joins;
 use super::unicode::is_space;
 
 /// An added token of a tokenizer.json.
@@ -35,6 +36,8 @@ pub(super) struct AddedTokens {
     first: [bool; 256],
     /// The tokens that start with each byte, as places in `tokens`.
     ranges: Vec<(u32, u32)>,
+    /// The two bytes that each longer token starts with.
+    pairs: Joins,
     few: Option<Few>,
 }
 
@@ -86,9 +89,13 @@ impl AddedTokens {
                 (low as u32, high as u32)
             })
             .collect();
+        let mut pairs = Joins::none();
+        for token in &tokens {
+            pairs.add(token.content.as_bytes().get(..2).unwrap_or_default());
+        }
         let certain = certain(&tokens, &first);
         let few = Few::of(&first);
-        Self { tokens, certain, first, ranges, few }
+        Self { tokens, certain, first, ranges, pairs, few }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -144,10 +151,14 @@ impl AddedTokens {
     /// The longest token that stands at `at`, and its end.
     fn longest_at(&self, text: &str, at: usize) -> Option<(usize, usize)> {
         let text = text.as_bytes().get(at..)?;
-        let (low, high) = self.ranges.get(usize::from(*text.first()?))?;
+        let start = *text.first()?;
+        let (low, high) = self.ranges.get(usize::from(start))?;
         let (mut low, mut high) = (*low as usize, *high as usize);
         let single = low < high && self.tokens.get(low)?.content.len() == 1;
         let mut best = single.then_some((low, at + 1));
+        if text.get(1).is_none_or(|second| !self.pairs.join(start, *second)) {
+            return best;
+        }
         for (depth, byte) in text.iter().enumerate().skip(1) {
             let range = self.tokens.get(low..high)?;
             let byte_of = |token: &AddedToken| token.content.as_bytes().get(depth).copied();

@@ -35,6 +35,17 @@ pub(super) struct ModelJson {
     merges: Vec<MergeJson>,
 }
 
+impl ModelJson {
+    /// Refuses, by name, what isn't BPE.
+    pub(super) fn check_kind(&self) -> Result<(), ArtefactError> {
+        match self.kind.as_deref() {
+            Some("BPE") => Ok(()),
+            None if !self.merges.is_empty() => Ok(()),
+            other => refuse(format!("the model {}", other.unwrap_or("without a type"))),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum MergeJson {
@@ -48,11 +59,6 @@ pub(super) fn read(
     model: ModelJson,
     characters: bool,
 ) -> Result<(BpeDefinition, HashMap<String, u32>), ArtefactError> {
-    match model.kind.as_deref() {
-        Some("BPE") => {}
-        None if !model.merges.is_empty() => {}
-        other => return refuse(format!("the model {}", other.unwrap_or("without a type"))),
-    }
     if characters != model.byte_fallback {
         return refuse(if characters { "BPE without byte_fallback" } else { "byte_fallback" });
     }

@@ -26,6 +26,12 @@ pub enum ArtefactError {
         "this tokenizer needs {0}, which is not supported; its requests are routed without tokens"
     )]
     Tokenizer(String),
+    /// A model that engines tokenize by `mistral_common`: the file they go by.
+    #[error(
+        "{0} makes vLLM go by mistral_common instead of tokenizer.json, which is not supported; \
+         if the engines run with --tokenizer-mode hf, give a directory without that file"
+    )]
+    MistralCommon(String),
     /// A chat template that doesn't compile.
     #[error("the chat template can't be used: {0}")]
     Template(String),

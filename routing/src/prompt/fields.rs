@@ -49,6 +49,25 @@ pub(super) struct Fields<'a> {
     pub(super) output_config: Option<Json<'a>>,
 }
 
+impl Fields<'_> {
+    /// JSON values in the fields that a prompt is made of.
+    pub(super) fn values(&self) -> usize {
+        [
+            &self.messages,
+            &self.tools,
+            &self.documents,
+            &self.chat_template_kwargs,
+            &self.input,
+            &self.instructions,
+            &self.system,
+        ]
+        .into_iter()
+        .flatten()
+        .map(Json::values)
+        .sum()
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FieldsVisitor)
@@ -116,6 +135,8 @@ impl<'de> Visitor<'de> for FieldsVisitor {
 /// `prompt`: of several prompts the first, which routing follows.
 #[derive(Debug)]
 pub(super) enum PromptField<'a> {
+    /// The first of a list, and how many come after it.
+    Several(Box<PromptField<'a>>, usize),
     Text(Cow<'a, str>),
     Ids(Vec<u32>),
     Wrong,
@@ -168,8 +189,11 @@ impl<'de> Visitor<'de> for PromptVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let prompt = match access.next_element::<Element<'de>>()? {
             Some(Element::Prompt(prompt)) => {
-                while access.next_element::<IgnoredAny>()?.is_some() {}
-                prompt
+                let mut others = 0;
+                while access.next_element::<IgnoredAny>()?.is_some() {
+                    others += 1;
+                }
+                PromptField::Several(Box::new(prompt), others)
             }
             Some(Element::Id(first)) => {
                 let mut ids = vec![first];

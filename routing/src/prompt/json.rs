@@ -93,6 +93,15 @@ impl<'a> Json<'a> {
         }
     }
 
+    /// How many values are in it, itself among them.
+    pub(super) fn values(&self) -> usize {
+        match self {
+            Self::List(items) => 1 + items.iter().map(Self::values).sum::<usize>(),
+            Self::Map(pairs) => 1 + pairs.iter().map(|(_, value)| value.values()).sum::<usize>(),
+            _ => 1,
+        }
+    }
+
     pub(super) fn to_value(&self) -> Value {
         match self {
             Self::Null | Self::Huge => Value::from(()),

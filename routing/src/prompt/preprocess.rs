@@ -50,6 +50,8 @@ pub struct ModelFiles {
     pub config_json: Option<Vec<u8>>,
     /// chat_template.jinja, if there is one; it goes before the template in the configuration.
     pub chat_template_jinja: Option<String>,
+    /// The name of a tokenizer file of `mistral_common`, if there is one.
+    pub mistral_common: Option<String>,
 }
 
 impl ModelFiles {
@@ -90,8 +92,23 @@ impl ModelFiles {
             tokenizer_config_json: read(&dir.join("tokenizer_config.json"))?,
             config_json: read(&dir.join("config.json"))?,
             chat_template_jinja,
+            mistral_common: mistral_common(dir)?,
         })
     }
+}
+
+/// The file for which vLLM leaves tokenizer.json and template aside and goes by `mistral_common`
+/// (vLLM 0.32, vllm/tokenizers/registry.py, which looks for consolidated weights too).
+fn mistral_common(dir: &Path) -> Result<Option<String>, ArtefactError> {
+    let failed = |error: std::io::Error| unreadable(dir, &error.to_string());
+    let mut found = None;
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if name == "tekken.json" || name.starts_with("tokenizer.model.v") {
+            found = found.max(Some(name));
+        }
+    }
+    Ok(found)
 }
 
 fn read(path: &Path) -> Result<Option<Vec<u8>>, ArtefactError> {
@@ -112,6 +129,9 @@ fn unreadable(path: &Path, reason: &str) -> ArtefactError {
 /// [`ArtefactError::Format`] for files that are not understood, [`ArtefactError::Tokenizer`] and
 /// [`ArtefactError::Template`] for features that are not supported, by name.
 pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
+    if let Some(file) = &files.mistral_common {
+        return Err(ArtefactError::MistralCommon(file.clone()));
+    }
     let config = json("tokenizer_config.json", files.tokenizer_config_json.as_deref())?;
     let model = json("config.json", files.config_json.as_deref())?;
     let template = template(files, &config, &model)?;

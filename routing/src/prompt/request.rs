@@ -58,6 +58,7 @@ pub struct Request<'a> {
     stream: bool,
     max_tokens: Option<u32>,
     pub(super) prompt: Prompt<'a>,
+    prompts: usize,
     /// A field that changes the prompt in a way that is not followed.
     pub(super) unsupported: Option<&'static str>,
 }
@@ -97,6 +98,10 @@ pub(super) struct Chat<'a> {
     pub(super) thinking_disabled: bool,
 }
 
+/// JSON values in what a template sees: a worker is not held up by more. A conversation of a
+/// thousand turns with tool calls has about ten thousand.
+const MAX_VALUES: usize = 32_768;
+
 impl<'a> Request<'a> {
     /// Parses a body. Fields that don't bear on the prompt are skipped, whatever is in them.
     ///
@@ -125,7 +130,15 @@ impl<'a> Request<'a> {
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
         }
+        let mut prompts = 1;
+        if let Some(PromptField::Several(first, others)) = fields.prompt {
+            prompts += others;
+            fields.prompt = Some(*first);
+        }
         let prompt = match api {
+            _ if fields.values() > MAX_VALUES => {
+                Prompt::unsupported("very many values", &mut unsupported)
+            }
             Api::Chat => Prompt::Chat(chat(fields)?),
             Api::Responses => match responses::chat(fields)? {
                 Ok(chat) => Prompt::Chat(chat),
@@ -142,7 +155,7 @@ impl<'a> Request<'a> {
                 completion(fields)?
             }
         };
-        Ok(Self { model, cache_salt, stream, max_tokens, prompt, unsupported })
+        Ok(Self { model, cache_salt, stream, max_tokens, prompt, prompts, unsupported })
     }
 
     /// The model's name, which may be an adapter's; empty if the request names none.
@@ -153,6 +166,11 @@ impl<'a> Request<'a> {
     /// `cache_salt`; empty for none.
     pub fn cache_salt(&self) -> &str {
         &self.cache_salt
+    }
+
+    /// How many prompts it brings; only the first is read, and decides for all.
+    pub fn prompts(&self) -> usize {
+        self.prompts
     }
 
     /// Whether the answer is to be streamed.
@@ -205,7 +223,10 @@ fn chat(fields: Fields<'_>) -> Result<Chat<'_>, RequestError> {
 fn completion(fields: Fields<'_>) -> Result<Prompt<'_>, RequestError> {
     match fields.prompt {
         None => Err(RequestError::NoPrompt("prompt")),
-        Some(PromptField::Wrong) => Err(RequestError::WrongType("prompt")),
+        // Taken apart by now.
+        Some(PromptField::Wrong | PromptField::Several(..)) => {
+            Err(RequestError::WrongType("prompt"))
+        }
         Some(PromptField::Ids(ids)) => Ok(Prompt::Ids(ids)),
         Some(PromptField::Text(text)) => {
             let add_special_tokens =
@@ -246,6 +267,13 @@ mod tests {
         ] {
             assert_eq!(completion(&format!("{{\"prompt\": {prompt}}}")).as_deref(), Ok(text));
         }
+        for (prompt, prompts) in
+            [(r#""a""#, 1), (r#"["a", "b"]"#, 2), ("[1, 2]", 1), ("[[3], [4], 5]", 3)]
+        {
+            let body = format!("{{\"prompt\": {prompt}}}");
+            let request = Request::parse(Api::Completions, body.as_bytes()).unwrap();
+            assert_eq!(request.prompts(), prompts, "{prompt}");
+        }
         for prompt in ["1", "{}", "[]", "[[]]", "[-1]", "[1, \"a\"]", "[4294967296]", "[true]"] {
             assert_eq!(
                 completion(&format!("{{\"prompt\": {prompt}}}")),
@@ -273,6 +301,19 @@ mod tests {
         assert_eq!((request.model(), request.cache_salt()), ("m", "s"));
         assert_eq!((request.stream(), request.max_tokens()), (true, Some(5)));
         assert_eq!(Api::of_body(body), Ok(Api::Chat));
+    }
+
+    #[test]
+    fn more_values_than_a_template_can_be_given_are_unsupported() {
+        let body = |count: usize| {
+            let message = r#"{"role":"user","content":"x"}"#;
+            format!(r#"{{"model":"m","messages":[{}]}}"#, vec![message; count].join(","))
+        };
+        for (count, unsupported) in [(10_000, None), (11_000, Some("very many values"))] {
+            let body = body(count);
+            let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
+            assert_eq!((request.model(), request.unsupported), ("m", unsupported));
+        }
     }
 
     proptest! {

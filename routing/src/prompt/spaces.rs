@@ -75,7 +75,7 @@ pub(super) fn plain(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.contains(SIGN) { Cow::Owned(text.replace(SIGN, " ")) } else { text }
 }
 
-/// Which bytes may stand side by side inside a token that is made by merging.
+/// Which bytes may stand side by side inside a token, such as one that is made by merging.
 #[derive(Debug, PartialEq)]
 pub(super) struct Joins {
     bits: Vec<u64>,
@@ -85,7 +85,6 @@ impl Joins {
     /// Its size, written down.
     pub(super) const BYTES: usize = 256 * 256 / 8;
 
-    #[cfg(any(test, feature = "preprocess"))]
     pub(super) fn none() -> Self {
         Self { bits: vec![0; 256 * 256 / 64] }
     }
@@ -99,8 +98,7 @@ impl Joins {
         self.bits.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Notes that `token` is made by merging.
-    #[cfg(any(test, feature = "preprocess"))]
+    /// Notes the bytes of `token`.
     pub(super) fn add(&mut self, token: &[u8]) {
         for (left, right) in token.iter().zip(token.iter().skip(1)) {
             let (word, bit) = place(*left, *right);

@@ -93,6 +93,7 @@ pub(super) fn definition(
     let json: TokenizerJson = serde_json::from_slice(file).map_err(|error| {
         ArtefactError::Format { file: "tokenizer.json", reason: error.to_string() }
     })?;
+    json.model.check_kind()?;
     let mut definition = TokenizerDefinition::default();
     if !json.truncation.is_null() {
         return refuse("truncation");
