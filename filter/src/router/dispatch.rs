@@ -17,8 +17,8 @@ use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
 use super::ticket::{Answer, Ticket};
 use super::view::View;
-use crate::config;
 use crate::shared::{Data, Map};
+use crate::{config, host};
 use warmpath_routing::prompt::Api;
 use warmpath_routing::usage::Usage;
 
@@ -145,9 +145,13 @@ impl<D: Data> Dispatch<D> {
         let data = &self.map.0;
         self.view.look(data, now_ms, self.config.policy.stale_after_ms);
         let mut prompts = self.prompts.borrow_mut();
+        let start = host::now_ms();
         match prompts.load_one(&self.view, data, self.config.shell.memo_bytes) {
             Loaded::Nothing => {}
-            Loaded::Ready(name) => log::info!("router: tokenizer of {name} loaded"),
+            Loaded::Ready(name) => {
+                let ms = host::now_ms().saturating_sub(start);
+                log::info!("router: tokenizer of {name} loaded in {ms} ms");
+            }
             Loaded::Refused(name, why) => {
                 self.metrics.models_refused.add(1);
                 log::error!("router: {name} is routed without looking into prompts: {why}");

@@ -72,7 +72,7 @@ pub(super) enum Stop {
 
 /// A tokenizer, ready to encode.
 pub(super) struct Tokenizer {
-    table: CharTable,
+    table: &'static CharTable,
     splits: Vec<Pattern>,
     nfc: bool,
     pub(super) raw: AddedTokens,
@@ -90,12 +90,12 @@ impl Tokenizer {
         definition: &TokenizerDefinition,
         vocabulary: Vocabulary,
     ) -> Result<Self, String> {
-        let table = CharTable::new();
+        let table = CharTable::shared();
         let splits = definition
             .splits
             .iter()
             .map(|source| {
-                Pattern::compile(source, &table)
+                Pattern::compile(source, table)
                     .map_err(|reason| format!("the pattern {source:?}: {reason}"))
             })
             .collect::<Result<_, _>>()?;
@@ -279,7 +279,7 @@ impl Tokenizer {
             return Stop::End;
         };
         let mut stop = Stop::End;
-        split.split(&self.table, text, |start, end| {
+        split.split(self.table, text, |start, end| {
             let word = text.get(start..end).unwrap_or_default();
             stop = self.encode_words(rest, word, limit, scratch, out);
             stop == Stop::End
@@ -307,7 +307,7 @@ impl Tokenizer {
             });
         }
         let mut out = Vec::new();
-        level(&self.splits, &self.table, text, 0, &mut out);
+        level(&self.splits, self.table, text, 0, &mut out);
         out
     }
 }

@@ -1,6 +1,7 @@
 //! What a character is: its general category, and whether it is white space.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use super::categories::{NAMES, RUNS, SPACES};
 
@@ -39,7 +40,13 @@ pub(super) struct CharTable {
 }
 
 impl CharTable {
-    pub(super) fn new() -> Self {
+    /// The one table, built when it is first asked for.
+    pub(super) fn shared() -> &'static Self {
+        static SHARED: OnceLock<CharTable> = OnceLock::new();
+        SHARED.get_or_init(Self::new)
+    }
+
+    fn new() -> Self {
         let mut blocks = Vec::with_capacity(BLOCKS);
         let mut rows: Vec<[u8; BLOCK]> = Vec::new();
         let mut known = HashMap::new();
@@ -94,7 +101,7 @@ mod tests {
 
     #[test]
     fn categories_are_found_at_both_ends_of_unicode() {
-        let table = CharTable::new();
+        let table = CharTable::shared();
         let name = |char| NAMES[usize::from(table.category(char))];
         assert_eq!(name('\0'), "Cc");
         assert_eq!(name('a'), "Ll");
