@@ -43,6 +43,8 @@ pub struct Options {
     pub relay_edits: Vec<(String, String)>,
     /// The same for Envoy's.
     pub envoy_edits: Vec<(String, String)>,
+    /// Headers of the requests that ask whether all is up.
+    pub ready_headers: Vec<(String, String)>,
     /// Engines to start; without, something else answers on their ports.
     pub engines: bool,
     /// Set from elsewhere to give up starting.
@@ -63,6 +65,7 @@ impl Options {
             relay_config: None,
             relay_edits: Vec::new(),
             envoy_edits: Vec::new(),
+            ready_headers: Vec::new(),
             engines: true,
             stop: Arc::default(),
         })
@@ -207,6 +210,9 @@ impl Stack {
     /// They do not in time.
     pub fn wait_fresh(&mut self) -> anyhow::Result<()> {
         let client = self.client();
+        let headers = self.options.ready_headers.clone();
+        let headers: Vec<_> =
+            headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let mut relay = self.relay.take();
         let mut envoy = self.envoy.take();
         let mut parts: Vec<&mut Process> = relay.iter_mut().chain(envoy.iter_mut()).collect();
@@ -214,7 +220,8 @@ impl Stack {
             // Every worker has a view of its own: several connections ask several workers.
             for _ in 0..8 {
                 let body = br#"{"model":"demo","max_tokens":1,"prompt":"ready?"}"#;
-                let fresh = Client::new(client.port()).post("eu", "/v1/completions", &[], body);
+                let fresh =
+                    Client::new(client.port()).post("eu", "/v1/completions", &headers, body);
                 let fresh = fresh.is_ok_and(|a| {
                     matches!(a.explained("reason"), "cold" | "warm") && a.status == 200
                 });

@@ -40,6 +40,82 @@ const ROUTE: &str = r#"domains: ["*"]
                         - match: { prefix: / }
                           direct_response: { status: 503 }"#;
 
+/// Envoy's own check of JSON Web Tokens; the key is the tests' own, symmetric and known to all.
+const JWT: &str = r#"http_filters:
+                  - name: envoy.filters.http.jwt_authn
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+                      providers:
+                        test:
+                          issuer: https://auth.example
+                          payload_in_metadata: payload
+                          local_jwks:
+                            inline_string: '{"keys":[{"kty":"oct","alg":"HS256","kid":"test","k":"YSBrZXkgb2YgdGhlIHRlc3RzLCBrbm93biB0byBhbGw"}]}'
+                      rules:
+                        - { match: { prefix: / }, requires: { provider_name: test } }"#;
+
+/// HS256 over `{"iss":"https://auth.example","sub":"tenant","zone":…}`; the last has no zone.
+const TOKENS: [(&str, &str); 4] = [
+    (
+        "eu",
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6InRlc3QiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2F1dGguZXhhbXBsZSIsInN1YiI6InRlbmFudCIsInpvbmUiOiJldSJ9.2cEF8WQV2o9tqumnx8tYWnEdSjpGRYZzNMG7ty3AE_c",
+    ),
+    (
+        "global",
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6InRlc3QiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2F1dGguZXhhbXBsZSIsInN1YiI6InRlbmFudCIsInpvbmUiOiJnbG9iYWwifQ.u6N2nhveKvYrQO4l6Xpjwq62kvx6dcpopFRe7R5m7N0",
+    ),
+    (
+        "mars",
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6InRlc3QiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2F1dGguZXhhbXBsZSIsInN1YiI6InRlbmFudCIsInpvbmUiOiJtYXJzIn0.aff1Fl-ooMQaR8OxgYijz_LDHXQFki20FyhFeA6nnjc",
+    ),
+    (
+        "none",
+        "eyJhbGciOiJIUzI1NiIsImtpZCI6InRlc3QiLCJ0eXAiOiJKV1QifQ.eyJpc3MiOiJodHRwczovL2F1dGguZXhhbXBsZSIsInN1YiI6InRlbmFudCJ9.RO3bh00WMFFyyuhXIWyB1ChpOalxYSXA54HR6thiV9k",
+    ),
+];
+
+#[test]
+fn a_claim_that_envoy_has_checked_binds() {
+    const CLAIM: &str = r#""role": "router",
+                              "zone_source": {"from": [
+                                {"property": ["metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "payload", "zone"]}
+                              ]},"#;
+    let mut options = Options::quickstart().unwrap();
+    options.envoy_edits =
+        vec![("http_filters:".into(), JWT.into()), ("\"role\": \"router\",".into(), CLAIM.into())];
+    let bearer = |claim: &str| {
+        let token = TOKENS.iter().find(|(name, _)| *name == claim).unwrap().1;
+        format!("Bearer {token}")
+    };
+    options.ready_headers = vec![("authorization".into(), bearer("eu"))];
+    let stack = Stack::start(options).unwrap();
+    let client = stack.client();
+    let body = br#"{"model":"demo","prompt":"hello","max_tokens":1}"#;
+    let ask = |host: &str, headers: &[(&str, &str)]| {
+        client.post(host, "/v1/completions", headers, body).unwrap()
+    };
+    // The host's zone is another; the claim is what counts.
+    for (host, claim) in [("eu", "global"), ("global", "eu"), ("eu", "eu")] {
+        let answer = ask(host, &[("authorization", &bearer(claim)), ("x-warmpath-zone", "global")]);
+        assert_eq!(answer.status, 200, "{host} {claim}");
+        assert_eq!(
+            (answer.explained("zone"), answer.explained("zone_from")),
+            (claim, "property.0")
+        );
+    }
+    for (claim, code) in [("mars", "zone_unknown"), ("none", "zone_missing")] {
+        let answer = ask("eu", &[("authorization", &bearer(claim))]);
+        assert_eq!(answer.status, 403, "{claim}");
+        assert_eq!(answer.json().unwrap()["error"]["code"], code);
+    }
+    // Without a token, or with another zone written into a signed one, Envoy doesn't let it pass.
+    assert_eq!(ask("eu", &[]).status, 401);
+    let [eu, global] = [bearer("eu"), bearer("global")];
+    let (head, signature) = (eu.rsplit_once('.').unwrap().0, global.rsplit_once('.').unwrap().1);
+    let forged = format!("{head}.{signature}");
+    assert_eq!(ask("eu", &[("authorization", &forged)]).status, 401);
+}
+
 #[test]
 fn the_first_source_that_says_anything_binds() {
     let mut options = Options::quickstart().unwrap();
