@@ -6,6 +6,7 @@
 pub mod bodies;
 pub mod cases;
 pub mod guard;
+pub mod latency;
 pub mod load;
 pub mod process;
 pub mod report;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use warmpath_bench::{guard, run, upstream};
+use warmpath_bench::{guard, latency, run, upstream};
 
 #[derive(Parser)]
 #[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
@@ -18,6 +18,8 @@ struct Args {
 enum Command {
     /// Compare Envoy, Warmpath and the peers under load
     Run(run::Args),
+    /// Measure how long it takes from an engine's event to a decision that knows it
+    Latency(latency::Args),
     /// Be the engines behind them
     Upstream(upstream::Args),
     /// Count the hot path's instructions and compare them with the stored counts
@@ -39,6 +41,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Run(args) => run::run(&args).map(|()| true),
+        Command::Latency(args) => latency::run(&args).map(|()| true),
         Command::Upstream(args) => upstream::serve(&args).map(|()| true),
         Command::Guard { counts, update } => guard::guard(&counts, update),
         Command::Case { name } => guard::run_case(&name).map(|()| true),

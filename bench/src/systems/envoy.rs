@@ -15,7 +15,7 @@ use crate::process::Process;
 /// A replica holds the prefix, or will in a moment: it was sent there just now.
 const WARM: &str = "warm|recent";
 const POOL: &str = "demo-eu-west";
-const ZONE: &str = "eu";
+pub(super) const ZONE: &str = "eu";
 const CLUSTER: &str = "eu.demo-eu-west";
 /// Where the connection manager lies in the configuration.
 const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
@@ -28,12 +28,13 @@ pub(super) fn start(
 ) -> anyhow::Result<()> {
     if wanted("envoy") {
         let [port, admin] = two_ports()?;
-        let envoy = run(ground, "envoy", [port, admin], None).context("plain Envoy")?;
+        let envoy = run(ground, "envoy", [port, admin], None, false).context("plain Envoy")?;
         fleet.systems.push(system("envoy", Kind::Shared, port, vec![envoy.id()], None));
         fleet.processes.push(envoy);
     }
     if wanted("warmpath warm") || wanted("warmpath cold") {
-        let (port, admin, [relay, envoy]) = warmpath(ground, "warmpath", 0)?;
+        let (port, admin, [relay, envoy]) =
+            warmpath(ground, "warmpath", events(ground, 0)?, false)?;
         let ids = vec![envoy.id(), relay.id()];
         let mut push = |name: &str, kind, reason| {
             if wanted(name) {
@@ -46,7 +47,8 @@ pub(super) fn start(
         fleet.processes.extend([relay, envoy]);
     }
     if wanted("warmpath stale") {
-        let (port, admin, [relay, mut envoy]) = warmpath(ground, "stale", 1)?;
+        let (port, admin, [relay, mut envoy]) =
+            warmpath(ground, "stale", events(ground, 1)?, false)?;
         drop(relay);
         await_reason(port, admin, "ring", &mut envoy)?;
         let reason = Some(("ring", admin));
@@ -58,7 +60,7 @@ pub(super) fn start(
 
 /// Starts Envoy with another build of the filter.
 pub(super) fn start_against(ground: &Ground, fleet: &mut Fleet) -> anyhow::Result<()> {
-    let (port, admin, [relay, envoy]) = warmpath(ground, "against", 3)?;
+    let (port, admin, [relay, envoy]) = warmpath(ground, "against", events(ground, 3)?, false)?;
     let reason = Some((WARM, admin));
     let ids = vec![envoy.id(), relay.id()];
     fleet.systems.push(system("warmpath warm, other filter", Kind::Shared, port, ids, reason));
@@ -80,14 +82,18 @@ fn two_ports() -> anyhow::Result<[u16; 2]> {
     free_ports(2)?.try_into().ok().context("two ports")
 }
 
-/// Relay and Envoy, the map filled.
-fn warmpath(
+fn events(ground: &Ground, listener: usize) -> anyhow::Result<&[u16]> {
+    Ok(ground.events.get(listener).context("no such listener")?)
+}
+
+/// Relay and Envoy, the map filled by those who publish on `events`, one for each engine.
+pub(super) fn warmpath(
     ground: &Ground,
     name: &str,
-    listener: usize,
+    events: &[u16],
+    explain: bool,
 ) -> anyhow::Result<(u16, u16, [Process; 2])> {
     let relay_port = *free_ports(1)?.first().context("a port")?;
-    let events = ground.events.get(listener).context("no such listener")?;
     let replicas: Vec<Value> = ground
         .engines
         .iter()
@@ -114,7 +120,8 @@ fn warmpath(
     let relay = Process::start(&format!("{name}-relay"), &ground.dir, &mut command)?;
 
     let [port, admin] = two_ports()?;
-    let mut envoy = run(ground, name, [port, admin], Some(relay_port)).context("Envoy")?;
+    let relay_at = Some(relay_port);
+    let mut envoy = run(ground, name, [port, admin], relay_at, explain).context("Envoy")?;
     await_reason(port, admin, WARM, &mut envoy)
         .with_context(|| format!("the relay says: {}", relay.tail()))?;
     Ok((port, admin, [relay, envoy]))
@@ -178,9 +185,10 @@ fn run(
     name: &str,
     [port, admin]: [u16; 2],
     relay: Option<u16>,
+    explain: bool,
 ) -> anyhow::Result<Process> {
     let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(quickstart())?)?;
-    change(&mut config, ground, [port, admin], relay)
+    change(&mut config, ground, [port, admin], relay, explain)
         .context("envoy/quickstart.yaml is not as the benchmark knows it")?;
     let path = ground.dir.join(format!("{name}.json"));
     std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
@@ -197,6 +205,7 @@ fn change(
     ground: &Ground,
     [port, admin]: [u16; 2],
     relay: Option<u16>,
+    explain: bool,
 ) -> Option<()> {
     let set_port = |config: &mut Value, pointer: &str, port: u16| {
         *config.pointer_mut(&format!("{pointer}/address/socket_address/port_value"))? = port.into();
@@ -219,7 +228,7 @@ fn change(
         code(filter)?;
         let text = filter.pointer_mut("/configuration/value")?;
         let mut router: Value = serde_json::from_str(text.as_str()?).ok()?;
-        *router.get_mut("explain")? = false.into();
+        *router.get_mut("explain")? = explain.into();
         *text = router.to_string().into();
     } else {
         config.as_object_mut()?.remove("bootstrap_extensions")?;

@@ -126,6 +126,41 @@ impl Fleet {
     }
 }
 
+/// One Envoy with Warmpath that says why it decides so.
+#[derive(Debug)]
+pub struct Watched {
+    /// Where it listens.
+    pub port: u16,
+    /// Whom requests are for.
+    pub zone: &'static str,
+    _processes: [Process; 3],
+    _dir: tempfile::TempDir,
+}
+
+impl Watched {
+    /// Starts it. The first engine's events are published on `events`, by the caller.
+    ///
+    /// # Errors
+    /// Something does not start.
+    pub fn start(model: &Path, events: u16) -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("warmpath-bench-").tempdir()?;
+        let mut ports = free_ports(ENGINES * 2)?.into_iter();
+        let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
+        let ground = Ground {
+            dir: dir.path().to_owned(),
+            model: model.canonicalize()?,
+            tools: Tools::find()?,
+            engines: take(),
+            events: vec![take()],
+        };
+        let upstream = upstream(&ground, &[8 << 10])?;
+        let mut publishers = ground.events.concat();
+        *publishers.first_mut().context("an engine")? = events;
+        let (port, _, [relay, envoy]) = envoy::warmpath(&ground, "watched", &publishers, true)?;
+        Ok(Self { port, zone: envoy::ZONE, _processes: [envoy, relay, upstream], _dir: dir })
+    }
+}
+
 fn upstream(ground: &Ground, sizes: &[usize]) -> anyhow::Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("upstream").arg("--model").arg(&ground.model);

@@ -10,7 +10,7 @@ use super::BLOCK_TOKENS;
 pub(super) async fn start(port: u16, prompts: Vec<Vec<u32>>) -> anyhow::Result<()> {
     let mut socket = XPubSocket::new();
     socket.bind(&format!("tcp://127.0.0.1:{port}")).await?;
-    let frames: Vec<Bytes> = (0..).zip(&prompts).map(|(n, ids)| frame(n, ids)).collect();
+    let frames: Vec<Bytes> = (0..).zip(&prompts).map(|(n, ids)| stored(n, ids)).collect();
     tokio::spawn(async move {
         // A message is a subscription or its end.
         while let Ok(message) = socket.recv().await {
@@ -28,7 +28,8 @@ pub(super) async fn start(port: u16, prompts: Vec<Vec<u32>>) -> anyhow::Result<(
     Ok(())
 }
 
-fn frame(prompt: u64, ids: &[u32]) -> Bytes {
+/// A batch that says that the prompt of this number is held, in blocks of [`BLOCK_TOKENS`].
+pub fn stored(prompt: u64, ids: &[u32]) -> Bytes {
     let blocks = (ids.len() / BLOCK_TOKENS) as u64;
     // Spread over 64 bits, as an engine's hashes are.
     let hash = |block: u64| ((prompt << 20) + block + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -14,6 +14,8 @@ use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, prepro
 
 use crate::bodies::{Bodies, PREFIXES, label};
 
+pub use events::stored;
+
 /// Tokens of a block that engines hold and tell of.
 pub const BLOCK_TOKENS: usize = 16;
 
