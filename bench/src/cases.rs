@@ -190,6 +190,7 @@ fn deciding(replicas: u16) -> anyhow::Result<Call> {
         pool: if slot.is_multiple_of(4) { "demo-us-east" } else { "demo-eu-west" }.into(),
         block_tokens: 16,
         state: ReplicaState::Ready,
+        tiers: Vec::new(),
     };
     let mut rng = Rng::with_seed(3);
     let world = World {

@@ -16,6 +16,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, decide};
 use warmpath_routing::policy::Policy;
+use warmpath_routing::view::Medium;
 
 use self::prompt::Asked;
 use self::state::State;
@@ -133,6 +134,8 @@ impl Report {
                 decision.push(("spilled", route.spilled.into()));
                 decision.push(("prompt_tokens", route.prompt_tokens.into()));
                 decision.push(("cached_tokens", route.cached_tokens.into()));
+                decision.push(("offloaded_tokens", route.offloaded_tokens.into()));
+                decision.push(("tier", route.tier.map(Medium::name).into()));
                 decision.push(("blocks", route.blocks.into()));
                 decision.push(("holders", route.holders.into()));
                 decision.push(("ring_key", format!("{:032x}", route.ring_key).into()));
@@ -160,7 +163,7 @@ impl Report {
                 Value::Null => "-".into(),
                 other => other.to_string(),
             };
-            lines.push([format!("{name:<13}"), value]);
+            lines.push([format!("{name:<16}"), value]);
         }
         let mut text = columns(&lines);
         text.push('\n');
@@ -172,6 +175,7 @@ impl Report {
             "STATE",
             "CACHED",
             "PREFILL",
+            "LOAD",
             "NETWORK",
             "QUEUE",
             "TOTAL ms",
@@ -191,8 +195,14 @@ impl Report {
                 row.pool.clone(),
                 row.region.clone(),
                 row.state.into(),
-                row.cached_tokens.map_or_else(|| "-".into(), |tokens| tokens.to_string()),
+                match (row.cached_tokens, row.offloaded_tokens, row.tier) {
+                    (Some(cached), Some(offloaded), Some(tier)) => {
+                        format!("{cached} ({offloaded} {tier})")
+                    }
+                    (cached, ..) => cached.map_or_else(|| "-".into(), |n| n.to_string()),
+                },
                 ms(row.prefill_ms),
+                ms(row.load_ms),
                 ms(row.network_ms),
                 ms(row.queue_ms),
                 ms(row.total_ms),

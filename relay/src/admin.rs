@@ -17,7 +17,7 @@ use tracing::warn;
 use warmpath_routing::fingerprint::Key;
 
 use crate::message::{Message, Sender};
-use crate::state::{Holder, ReplicaSummary, Summary};
+use crate::state::{Holder, ReplicaSummary, StoreSummary, Summary};
 
 /// Serves until `stop`.
 pub async fn serve(listener: TcpListener, state: Sender, stop: CancellationToken) {
@@ -143,6 +143,33 @@ fn render(summary: &Summary) -> String {
         "Side-streams ended because they did not keep up.",
         summary.streams_too_slow,
     );
+    for (name, kind, help, value) in [
+        (
+            "prefixes",
+            "gauge",
+            "Prefixes of 16 tokens each that are announced as held.",
+            (|store| store.announced_prefixes as u64) as fn(&StoreSummary) -> u64,
+        ),
+        ("blocks_stored_total", "counter", "Blocks stored.", |s| s.events.blocks_stored),
+        ("blocks_removed_total", "counter", "Blocks removed.", |s| s.events.blocks_removed),
+        ("view_cleared_total", "counter", "Times that its view was cleared.", |s| s.view_cleared),
+    ] {
+        let name = format!("warmpath_relay_store_{name}");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for store in &summary.stores {
+            let label = escape(&store.store);
+            let _ = writeln!(text, "{name}{{store=\"{label}\"}} {}", value(store));
+        }
+    }
+    let name = "warmpath_relay_replica_tier_prefixes";
+    let help = "Prefixes announced as held in a slower tier or in a faster one.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for replica in &summary.replicas {
+        for tier in &replica.tiers {
+            let (labels, count) = (labels(replica), tier.announced_prefixes);
+            let _ = writeln!(text, "{name}{{{labels},tier=\"{}\"}} {count}", tier.tier);
+        }
+    }
     let list = metrics![
         gauge "up" "Whether the replica may be sent requests." |r| f64::from(u8::from(r.state == "READY" || r.state == "SUSPECT"));
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
@@ -197,8 +224,11 @@ fn render(summary: &Summary) -> String {
     text
 }
 
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
 fn labels(replica: &ReplicaSummary) -> String {
-    let escape = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let rank = replica.rank.map(|rank| rank.to_string()).unwrap_or_default();
     format!(
         "endpoint=\"{}\",rank=\"{rank}\",pool=\"{}\",model=\"{}\"",

@@ -104,6 +104,8 @@ pub struct Replica {
     pub model: usize,
     /// Takes nothing new.
     pub draining: bool,
+    /// The store of KV blocks that its engine shares with others, by name.
+    pub store: Option<String>,
     /// How its events are heard.
     pub events: Option<Events>,
 }
@@ -119,6 +121,8 @@ pub struct Dns {
     pub pool: String,
     /// Their model's place in [`Config::models`].
     pub model: usize,
+    /// The store of KV blocks that they share, by name.
+    pub store: Option<String>,
     /// Port of their publishers.
     pub events_port: Option<u16>,
     /// Port of their replay sockets.
@@ -215,6 +219,7 @@ struct RawReplica {
     model: Spanned<String>,
     #[serde(default)]
     draining: bool,
+    shared_store: Option<Spanned<String>>,
     events: Option<Spanned<RawEvents>>,
 }
 
@@ -233,6 +238,7 @@ struct RawDns {
     port: u16,
     pool: Spanned<String>,
     model: Spanned<String>,
+    shared_store: Option<Spanned<String>>,
     events_port: Option<u16>,
     replay_port: Option<u16>,
     #[serde(default)]
@@ -475,8 +481,17 @@ impl Checker<'_> {
             pool: self.named(&format!("replicas[{i}].pool"), &raw.pool)?,
             model,
             draining: raw.draining,
+            store: self.store(&format!("replicas[{i}]"), raw.shared_store.as_ref())?,
             events,
         })
+    }
+
+    fn store(
+        &self,
+        of: &str,
+        raw: Option<&Spanned<String>>,
+    ) -> Result<Option<String>, ConfigError> {
+        raw.map(|name| self.named(&format!("{of}.shared_store"), name)).transpose()
     }
 
     fn model_of(
@@ -507,6 +522,7 @@ impl Checker<'_> {
             port: raw.port,
             pool: self.named(&field("pool"), &raw.pool)?,
             model: self.model_of(&field("model"), &raw.model, models)?,
+            store: self.store(&format!("discovery[{i}]"), raw.shared_store.as_ref())?,
             events_port: raw.events_port,
             replay_port: raw.replay_port,
             duplicates: raw.duplicates,

@@ -81,6 +81,7 @@ fn replica(dns: &Dns, endpoint: SocketAddr) -> Replica {
         pool: dns.pool.clone(),
         model: dns.model,
         draining: false,
+        store: dns.store.clone(),
         events,
     }
 }
@@ -96,6 +97,7 @@ mod tests {
             name: "localhost".into(),
             port: 8000,
             pool: "eu".into(),
+            store: None,
             model: 0,
             events_port: Some(5557),
             replay_port: Some(5558),

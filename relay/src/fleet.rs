@@ -31,6 +31,7 @@ pub(crate) struct Spec {
     pub(crate) model: String,
     pub(crate) scope: Arc<ModelScope>,
     pub(crate) draining: bool,
+    pub(crate) store: Option<String>,
     pub(crate) events: Option<Events>,
     pub(crate) limits: Limits,
     pub(crate) polling: Polling,
@@ -62,6 +63,7 @@ impl Spec {
             draining: self.draining,
             has_events: self.events.is_some(),
             silence: self.polling.silence,
+            store: self.store.clone(),
             view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
             counters: Arc::clone(counters),
         }

@@ -247,6 +247,7 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             model: config.models.get(replica.model)?.name.clone(),
             scope: Arc::clone(scopes.get(replica.model)?),
             draining: replica.draining,
+            store: replica.store.clone(),
             events: replica.events.clone(),
             limits: config.limits,
             polling: config.polling,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::fingerprint::BLOCK_TOKENS;
-use crate::view::Load;
+use crate::view::{Load, Medium};
 
 /// Prices in milliseconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -16,6 +16,12 @@ pub struct CostModel {
     /// Attention: a million pairs of a token that is computed and one before it. It makes long
     /// prompts dearer than their length; a prompt of a thousand tokens has half a million.
     pub prefill_ms_per_1m_pairs: f64,
+    /// A thousand tokens that the host's memory holds and the GPU doesn't: bringing them in.
+    pub cpu_ms_per_1k_tokens: f64,
+    /// The same from a local disk.
+    pub disk_ms_per_1k_tokens: f64,
+    /// The same from a store that several engines share.
+    pub shared_ms_per_1k_tokens: f64,
     /// Each request that waits before this one.
     pub queued_ms: f64,
     /// Each request that runs beside this one.
@@ -28,12 +34,17 @@ pub struct CostModel {
 }
 
 impl Default for CostModel {
-    /// A mid-sized model on one GPU: 2,000 cold tokens take about 0.8 s.
+    /// A mid-sized model on one GPU: 2,000 cold tokens take about 0.8 s. A thousand tokens are some
+    /// 0.3 GB of KV cache: at 20 GB/s from the host's memory, 5 GB/s from a disk, 3 GB/s over the
+    /// network.
     fn default() -> Self {
         Self {
             prefill_base_ms: 20.0,
             prefill_ms_per_1k_tokens: 380.0,
             prefill_ms_per_1m_pairs: 0.0,
+            cpu_ms_per_1k_tokens: 15.0,
+            disk_ms_per_1k_tokens: 60.0,
+            shared_ms_per_1k_tokens: 100.0,
             queued_ms: 200.0,
             running_ms: 2.0,
             tie_ms: 2.0,
@@ -53,12 +64,14 @@ pub struct Cost {
     pub queue: f64,
     /// The price of bytes that leave the region.
     pub abroad: f64,
+    /// Bringing in what only slower tiers hold.
+    pub load: f64,
 }
 
 impl Cost {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.prefill + self.network + self.queue + self.abroad
+        self.prefill + self.network + self.queue + self.abroad + self.load
     }
 }
 
@@ -82,6 +95,7 @@ impl CostModel {
             queue: f64::from(Self::queued(load)) * self.queued_ms
                 + f64::from(load.running) * self.running_ms,
             abroad: if way.abroad { bytes / 1e6 * self.abroad_ms_per_mb } else { 0.0 },
+            load: 0.0,
         }
     }
 
@@ -93,6 +107,16 @@ impl CostModel {
         self.prefill_base_ms
             + new / 1e3 * self.prefill_ms_per_1k_tokens
             + pairs / 1e6 * self.prefill_ms_per_1m_pairs
+    }
+
+    /// Bringing `tokens` in from a slower tier, in milliseconds.
+    pub fn load(&self, medium: Medium, tokens: u32) -> f64 {
+        let per_1k = match medium {
+            Medium::Cpu => self.cpu_ms_per_1k_tokens,
+            Medium::Disk => self.disk_ms_per_1k_tokens,
+            Medium::Shared => self.shared_ms_per_1k_tokens,
+        };
+        f64::from(tokens) / 1e3 * per_1k
     }
 
     /// Requests that wait there: those that the engine says, and those that this gateway has sent

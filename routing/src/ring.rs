@@ -68,6 +68,7 @@ mod tests {
             pool: "p".into(),
             block_tokens: 16,
             state: ReplicaState::Ready,
+            tiers: Vec::new(),
         }
     }
 

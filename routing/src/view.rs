@@ -15,6 +15,43 @@ pub struct Replica {
     pub block_tokens: u32,
     /// Whether it may be used.
     pub state: ReplicaState,
+    /// Slower tiers of its KV cache that have slots of their own, the fastest first.
+    pub tiers: Vec<Tier>,
+}
+
+/// A place of the KV cache behind the GPU. What it is said to hold includes what the replica's own
+/// faster tiers hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tier {
+    /// What it is.
+    pub medium: Medium,
+    /// Names it in the prefix map; that of a shared store names it for all who share it.
+    pub slot: u16,
+}
+
+/// Where KV blocks lie that are not on the GPU, the fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Medium {
+    /// The host's memory.
+    Cpu,
+    /// A local disk.
+    Disk,
+    /// A store that several engines share.
+    Shared,
+}
+
+impl Medium {
+    /// All of them, for those who count them.
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Disk, Self::Shared];
+
+    /// The name in metrics, headers and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Disk => "disk",
+            Self::Shared => "shared",
+        }
+    }
 }
 
 impl Replica {

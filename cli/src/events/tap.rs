@@ -128,8 +128,13 @@ impl Tap {
     ) -> io::Result<()> {
         self.counts.events += 1;
         let before = self.view.len();
+        if let Some(medium) = self.view.unopened(event) {
+            let slot = 1 + self.view.tiers().count() as u32;
+            self.view.open(medium, slot, &mut self.changes);
+        }
         self.view.apply(event, 0, &mut self.changes);
         let (lost, held) = self.keys();
+        let tiers: Vec<_> = self.view.tiers().map(|(tier, _, n)| (tier.name(), n)).collect();
         let all_lost = if *event == Event::Cleared { before } else { lost.len() };
         if self.show.json {
             let mut value = described(event, self.show.tokens);
@@ -140,10 +145,19 @@ impl Tap {
                 object.insert("lost".into(), lost.into());
                 object.insert("held".into(), held.into());
                 object.insert("prefixes".into(), self.view.len().into());
+                if !tiers.is_empty() {
+                    let tiers: serde_json::Map<_, _> =
+                        tiers.iter().map(|(tier, n)| ((*tier).to_owned(), (*n).into())).collect();
+                    object.insert("tier_prefixes".into(), tiers.into());
+                }
             }
             return writeln!(out, "{value}");
         }
-        writeln!(out, "    {}: +{} -{all_lost} prefixes", told(event), held.len())?;
+        write!(out, "    {}: +{} -{all_lost} prefixes", told(event), held.len())?;
+        for (tier, prefixes) in &tiers {
+            write!(out, ", {prefixes} by {tier}")?;
+        }
+        writeln!(out)?;
         for (sign, keys) in [('-', &lost), ('+', &held)] {
             for key in keys.iter().take(SHOWN) {
                 writeln!(out, "        {sign} {key}")?;
@@ -161,11 +175,12 @@ impl Tap {
         }
     }
 
-    /// Keys, in hexadecimal, that the last event took away and added.
+    /// Keys, in hexadecimal, that the last event took away from the GPU and added there.
     fn keys(&mut self) -> (Vec<String>, Vec<String>) {
         let mut lists = (Vec::new(), Vec::new());
         let hex = |key: &[u8; 16]| format!("{:032x}", u128::from_be_bytes(*key));
-        for change in self.changes.take().into_iter().flat_map(|blocks| blocks.changes) {
+        let changes = self.changes.take().into_iter().flat_map(|blocks| blocks.changes);
+        for change in changes.filter(|change| change.slot == 0) {
             lists.0.extend(change.lost.as_chunks().0.iter().map(hex));
             lists.1.extend(change.held.as_chunks().0.iter().map(hex));
         }
@@ -182,6 +197,11 @@ impl Tap {
                 "known_engine_blocks": self.view.known_blocks(),
                 "waiting_tokens": self.view.waiting_tokens(),
                 "announced_prefixes": self.view.len(),
+                "tier_prefixes": self
+                    .view
+                    .tiers()
+                    .map(|(tier, _, n)| (tier.name(), n))
+                    .collect::<std::collections::BTreeMap<_, _>>(),
                 "block_tokens": self.view.block_tokens(),
                 "events": seen,
             }});
@@ -202,6 +222,10 @@ impl Tap {
             self.view.known_blocks(),
             self.view.waiting_tokens()
         )?;
+        for (tier, _, prefixes) in self.view.tiers() {
+            let tier = tier.name();
+            writeln!(out, "       {prefixes} prefixes held by {tier} or a faster tier")?;
+        }
         writeln!(out, "blocks stored {}, removed {}", seen.blocks_stored, seen.blocks_removed)?;
         for (count, what) in [
             (seen.clears, "times the engine cleared its cache"),

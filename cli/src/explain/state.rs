@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::{Lookup, Match, Matches};
-use warmpath_routing::view::{Load, Model, Replica, ReplicaState, World};
+use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use super::beside;
 
@@ -42,6 +42,15 @@ struct DumpReplica {
     kv_usage: Option<f32>,
     #[serde(default)]
     in_flight: u32,
+    #[serde(default)]
+    tiers: Vec<DumpTier>,
+}
+
+/// A slower tier of a replica, as the relay's `/status` shows it.
+#[derive(Deserialize)]
+struct DumpTier {
+    tier: String,
+    slot: u16,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +71,8 @@ struct DumpModel {
 struct Held {
     endpoint: String,
     rank: Option<u32>,
+    /// Where: on the GPU, if it doesn't say.
+    tier: Option<String>,
     /// So many first blocks of the prompt in question.
     #[serde(default)]
     blocks: u32,
@@ -127,6 +138,11 @@ impl State {
                     bail!("{}: state {other:?} is none of READY, SUSPECT, DRAINING, DOWN", at())
                 }
             };
+            let mut tiers = Vec::new();
+            for DumpTier { tier, slot } in &replica.tiers {
+                tiers.push(Tier { medium: medium(tier).with_context(at)?, slot: *slot });
+            }
+            tiers.sort_unstable();
             world.loads.push(Load {
                 waiting: replica.requests_waiting.unwrap_or(0),
                 running: replica.requests_running.unwrap_or(0),
@@ -140,6 +156,7 @@ impl State {
                 pool: replica.pool,
                 block_tokens: replica.block_tokens,
                 state,
+                tiers,
             });
         }
         let mut held = Vec::new();
@@ -150,7 +167,18 @@ impl State {
             };
             let keys: anyhow::Result<BTreeSet<Key>> = entry.keys.iter().map(|k| key(k)).collect();
             let keys = keys.with_context(|| format!("held[{number}].keys"))?;
-            held.push((replica.slot, entry.blocks, keys));
+            let slot = match entry.tier.as_deref() {
+                None | Some("GPU" | "gpu") => replica.slot,
+                Some(name) => {
+                    let medium = medium(name).with_context(|| format!("held[{number}].tier"))?;
+                    let of = |tier: &&Tier| tier.medium == medium;
+                    let Some(tier) = replica.tiers.iter().find(of) else {
+                        bail!("held[{number}].tier: {} has no tier {name:?}", replica.endpoint);
+                    };
+                    tier.slot
+                }
+            };
+            held.push((slot, entry.blocks, keys));
         }
         let models = dump.models.into_iter().map(|model| {
             let served_names = model.served_names.unwrap_or_else(|| vec![model.name.clone()]);
@@ -195,6 +223,12 @@ impl Lookup for HeldOf<'_> {
         found.sort_by_key(|found| found.slot);
         Matches { found, probes: 0 }
     }
+}
+
+fn medium(name: &str) -> anyhow::Result<Medium> {
+    let of = |medium: &Medium| medium.name().eq_ignore_ascii_case(name);
+    let found = Medium::ALL.into_iter().find(of);
+    found.with_context(|| format!("tier {name:?} is none of cpu, disk, shared"))
 }
 
 /// A key, or the key of a fingerprint.

@@ -5,7 +5,7 @@ use warmpath_routing::decision::{Ask, Outcome, Route, decide};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::Lookup;
 use warmpath_routing::ring;
-use warmpath_routing::view::{Load, Replica, ReplicaState, World};
+use warmpath_routing::view::{Load, Medium, Replica, ReplicaState, World};
 
 /// A replica, as the decision saw it.
 #[derive(Clone, Debug, Serialize)]
@@ -19,7 +19,11 @@ pub(super) struct Row {
     pub(super) region: String,
     pub(super) state: &'static str,
     pub(super) cached_tokens: Option<u32>,
+    /// Those of them that only slower tiers hold, and the slowest of these.
+    pub(super) offloaded_tokens: Option<u32>,
+    pub(super) tier: Option<&'static str>,
     pub(super) prefill_ms: Option<f64>,
+    pub(super) load_ms: Option<f64>,
     pub(super) network_ms: Option<f64>,
     pub(super) queue_ms: Option<f64>,
     /// The sum, with parts that have no column.
@@ -96,7 +100,10 @@ fn row(
             ReplicaState::Down => "down",
         },
         cached_tokens: None,
+        offloaded_tokens: None,
+        tier: None,
         prefill_ms: None,
+        load_ms: None,
         network_ms: None,
         queue_ms: None,
         total_ms: None,
@@ -128,7 +135,10 @@ fn row(
         && !route.replicas.is_empty()
     {
         row.cached_tokens = Some(route.cached_tokens);
+        row.offloaded_tokens = Some(route.offloaded_tokens);
+        row.tier = route.tier.map(Medium::name);
         row.prefill_ms = Some(route.cost.prefill);
+        row.load_ms = Some(route.cost.load);
         row.network_ms = Some(route.cost.network);
         row.queue_ms = Some(route.cost.queue);
         row.total_ms = Some(route.cost.total());
@@ -210,6 +220,7 @@ fn why(policy: &Policy, best: &Row, row: &Row) -> String {
     if dearer > policy.cost.tie_ms {
         let parts = [
             ("prefill", row.prefill_ms, best.prefill_ms),
+            ("load", row.load_ms, best.load_ms),
             ("network", row.network_ms, best.network_ms),
             ("queue", row.queue_ms, best.queue_ms),
         ];

@@ -68,7 +68,24 @@ fn the_cheapest_is_chosen_and_the_others_say_why_not() {
         assert!((parts - row.total_ms.unwrap()).abs() < 1e-9);
     }
     let text = report.text();
-    assert!(text.contains("chosen: warm") && text.contains("zone_source    --zone"), "{text}");
+    let told = |line: &str| line.split_whitespace().eq(["zone_source", "--zone"]);
+    assert!(text.contains("chosen: warm") && text.lines().any(told), "{text}");
+}
+
+#[test]
+fn tiers_are_told_with_their_way_in() {
+    let state = state(|dump| {
+        dump["replicas"][1]["tiers"] =
+            json!([{"tier": "CPU", "slot": 10, "announced_prefixes": 2}]);
+        dump["held"] = json!([{"endpoint": "127.0.0.1:18002", "tier": "cpu", "blocks": 2}]);
+    });
+    let report = report(&state, Some("eu"), BODY);
+    assert_eq!(field(&report, "replica"), "127.0.0.1:18002");
+    assert_eq!(field(&report, "tier"), "cpu");
+    assert_eq!(field(&report, "offloaded_tokens"), 32);
+    assert_eq!(report.rows[0].load_ms, Some(0.48));
+    assert!(report.text().contains("32 (32 cpu)"), "{}", report.text());
+    assert!(report.rows[1].why.contains("load -0.5"), "{}", report.rows[1].why);
 }
 
 #[test]
@@ -121,6 +138,14 @@ fn a_wrong_state_is_named() {
         (r#"{"replicas": [{"endpoint": "a", "pool": "p", "state": "LOST"}]}"#, "\"LOST\""),
         (r#"{"replicas": [{"endpoint": 1}]}"#, "replicas[0].endpoint"),
         (r#"{"replicas": [], "held": [{"endpoint": "a"}]}"#, "held[0]: no replica"),
+        (
+            r#"{"replicas": [{"endpoint": "a", "pool": "p", "tiers": [{"tier": "tape", "slot": 9}]}]}"#,
+            "\"tape\"",
+        ),
+        (
+            r#"{"replicas": [{"endpoint": "a", "pool": "p"}], "held": [{"endpoint": "a", "tier": "cpu"}]}"#,
+            "held[0].tier: a has no tier",
+        ),
         (
             r#"{"replicas": [{"endpoint": "a", "pool": "p"}], "held": [{"endpoint": "a", "keys": ["zz"]}]}"#,
             "held[0].keys",

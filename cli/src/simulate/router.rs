@@ -60,6 +60,7 @@ impl Chooser {
             pool: "pool".into(),
             block_tokens: 512,
             state: ReplicaState::Ready,
+            tiers: Vec::new(),
         };
         let world = World {
             replicas: (0..args.replicas).map(replica).collect(),

@@ -200,7 +200,9 @@ impl<D: Data> Dispatch<D> {
                 let world = &self.view.world;
                 let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
                 let ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
-                (told(&route, &self.view.world, ticket), route.cached_tokens / 16)
+                // What a slower tier holds is on its way to the GPU now, as what is computed.
+                let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
+                (told(&route, &self.view.world, ticket), on_gpu / 16)
             }
         };
         if let (Some(slot), Some((_, name))) = (told.slot, told.ticket.named.first()) {

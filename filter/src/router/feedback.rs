@@ -118,7 +118,10 @@ impl Feedback {
 
     /// Takes in how long the first token of a stream took.
     pub(super) fn timing(&mut self, cost: &CostModel, ticket: &Ticket, usage: Option<Usage>) {
-        let Some(first_ns) = ticket.first_token_ns else { return };
+        // Bringing tokens in from a slower tier takes time, too, which is not prefill's.
+        let Some(first_ns) = ticket.first_token_ns.filter(|_| ticket.offloaded == 0) else {
+            return;
+        };
         // By the engine's own word where there is one, else by the map's.
         let counted = match (usage, ticket.expected) {
             (Some(Usage { prompt: Some(prompt), cached: Reported::Tokens(cached) }), _) => {

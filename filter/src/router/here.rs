@@ -227,6 +227,7 @@ mod tests {
             pool: "p".into(),
             block_tokens: 16,
             state: ReplicaState::Ready,
+            tiers: Vec::new(),
         };
         let mut view = View::default();
         view.world.replicas = (1..3).map(replica).collect();

@@ -2,6 +2,7 @@
 //! `stats_tags` make labels of their last parts.
 
 use warmpath_routing::decision::{Degrade, Reason, Refusal, Route};
+use warmpath_routing::view::Medium;
 
 use super::here::Totals;
 use crate::host::{Counter, Gauge, Histogram};
@@ -12,8 +13,10 @@ pub(super) struct Metrics {
     degrades: Vec<(Degrade, Counter)>,
     refusals: Vec<(&'static str, Counter)>,
     spilled: Counter,
+    tiers: Vec<(Medium, Counter)>,
     prompt_tokens: Counter,
     expected_cached_tokens: Counter,
+    expected_offloaded_tokens: Counter,
     memo_hit_tokens: Counter,
     memo_miss_tokens: Counter,
     pub(super) memo_bytes: Gauge,
@@ -44,8 +47,12 @@ impl Metrics {
                 .into(),
             refusals: Refusal::CODES.map(|code| (code, counter(&format!("refused.{code}")))).into(),
             spilled: counter("spilled"),
+            tiers: Medium::ALL
+                .map(|medium| (medium, counter(&format!("tier.{}", medium.name()))))
+                .into(),
             prompt_tokens: counter("prompt_tokens"),
             expected_cached_tokens: counter("expected_cached_tokens"),
+            expected_offloaded_tokens: counter("expected_offloaded_tokens"),
             memo_hit_tokens: counter("memo_hit_tokens"),
             memo_miss_tokens: counter("memo_miss_tokens"),
             memo_bytes: gauge("memo_bytes"),
@@ -71,6 +78,10 @@ impl Metrics {
         }
         if route.spilled {
             self.spilled.add(1);
+        }
+        if let Some(tier) = route.tier {
+            add_one(&self.tiers, &tier);
+            self.expected_offloaded_tokens.add(u64::from(route.offloaded_tokens));
         }
         self.prompt_tokens.add(u64::from(route.prompt_tokens));
         self.expected_cached_tokens.add(u64::from(route.cached_tokens));

@@ -93,6 +93,7 @@ impl Gateway {
                     block_tokens: 16,
                     state: v1::replica::State::Ready.into(),
                     rank: (slot == 2).then_some(5),
+                    tiers: Vec::new(),
                 })
                 .into(),
         }));
@@ -171,6 +172,44 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let told = gateway.routed("eu", &salted);
     assert_eq!((told.slot, told.rank), (Some(1), None));
     says(&told, "cached", &48);
+}
+
+#[test]
+fn what_a_tier_holds_attracts_too_and_is_foretold_as_cached() {
+    let mut gateway = Gateway::new();
+    let tiers = vec![
+        v1::Tier { slot: 8, medium: 99 },
+        v1::Tier { slot: 9, medium: v1::tier::Medium::Disk.into() },
+    ];
+    let replica = |slot: u32, tiers: &[v1::Tier]| Replica {
+        slot,
+        endpoint: format!("10.0.0.{slot}:8000"),
+        pool: "demo-eu".into(),
+        model: "demo".into(),
+        block_tokens: 16,
+        state: v1::replica::State::Ready.into(),
+        rank: None,
+        tiers: tiers.to_vec(),
+    };
+    let replicas = vec![replica(1, &[]), replica(2, &tiers)];
+    gateway.say(Said::Replicas(Replicas { replicas }));
+    gateway.tick();
+    let ids: Vec<u32> = (100..260).collect();
+    gateway.hold(1, &ids[..16], "", "");
+    gateway.hold(2, &ids[..16], "", "");
+    gateway.hold(8, &ids, "", "");
+    gateway.hold(9, &ids[..80], "", "");
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
+    assert_eq!(told.slot, Some(2));
+    says(&told, "reason", &quoted("warm"));
+    says(&told, "cached", &80);
+    says(&told, "tier", &quoted("disk"));
+    says(&told, "offloaded", &64);
+    let expected = told.ticket.expected.unwrap();
+    assert_eq!((expected.cached, expected.certain, told.ticket.offloaded), (80, true, 64));
+    // It is on its way to the GPU now.
+    let again = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
+    says(&again, "load_ms", &"0.0");
 }
 
 #[test]
@@ -325,6 +364,7 @@ fn of_equals() -> Gateway {
             block_tokens: 16,
             state: v1::replica::State::Ready.into(),
             rank: None,
+            tiers: Vec::new(),
         })
         .into();
     gateway.say(Said::Replicas(Replicas { replicas }));

@@ -18,6 +18,8 @@ pub(super) struct Ticket {
     pub(super) pool: String,
     /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
     pub(super) expected: Option<Expected>,
+    /// Tokens to be brought in from a slower tier.
+    pub(super) offloaded: u32,
     /// What the decision reckoned with.
     pub(super) queued: u32,
     pub(super) rtt_ms: f64,
@@ -86,6 +88,7 @@ impl Ticket {
             model: ask.model.map(str::to_owned),
             pool: route.pool.to_owned(),
             expected,
+            offloaded: route.offloaded_tokens,
             queued: load.map_or(0, CostModel::queued),
             rtt_ms: route.cost.network,
             sent_ns: 0,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use prost::Message;
-use warmpath_proto::v1::{self, replica};
+use warmpath_proto::v1::{self, replica, tier};
 use warmpath_routing::state::State;
-use warmpath_routing::view::{Load, Model, Replica, ReplicaState, World};
+use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use crate::host::HostError;
 use crate::shared::{self, Artefacts, Data};
@@ -125,6 +125,8 @@ fn to_replica(replica: v1::Replica) -> Option<Replica> {
         // What a newer relay may say and this filter doesn't know: served, but not believed.
         replica::State::Suspect | replica::State::Unspecified => ReplicaState::Suspect,
     };
+    let mut tiers: Vec<Tier> = replica.tiers.iter().copied().filter_map(to_tier).collect();
+    tiers.sort_unstable();
     Some(Replica {
         slot: u16::try_from(replica.slot).ok()?,
         endpoint: replica.endpoint,
@@ -132,7 +134,19 @@ fn to_replica(replica: v1::Replica) -> Option<Replica> {
         pool: replica.pool,
         block_tokens: replica.block_tokens,
         state,
+        tiers,
     })
+}
+
+// What a newer relay may say of tiers and this filter doesn't know counts as not held.
+fn to_tier(told: v1::Tier) -> Option<Tier> {
+    let medium = match told.medium() {
+        tier::Medium::Cpu => Medium::Cpu,
+        tier::Medium::Disk => Medium::Disk,
+        tier::Medium::Shared => Medium::Shared,
+        tier::Medium::Unspecified => return None,
+    };
+    Some(Tier { medium, slot: u16::try_from(told.slot).ok()? })
 }
 
 fn to_model(model: v1::Model) -> Option<KnownModel> {

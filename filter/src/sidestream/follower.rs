@@ -61,7 +61,9 @@ pub struct Follower<D> {
     artefacts: Artefacts,
     models: v1::Models,
     loads: Vec<v1::Load>,
+    // Slots that mean something: of replicas and of their tiers.
     live: BTreeSet<u16>,
+    replicas: usize,
     // The next bucket to sweep; none while nothing is dead.
     sweep: Option<u32>,
     // The state record lags behind what is known here.
@@ -86,6 +88,7 @@ impl<D: Data> Follower<D> {
             models,
             loads: Vec::new(),
             live: BTreeSet::new(),
+            replicas: 0,
             sweep: None,
             unsaved: true,
         }
@@ -103,7 +106,7 @@ impl<D: Data> Follower<D> {
 
     /// Replicas that the relay knows.
     pub fn replicas(&self) -> usize {
-        self.live.len()
+        self.replicas
     }
 
     /// The first message of a new stream.
@@ -205,8 +208,11 @@ impl<D: Data> Follower<D> {
     }
 
     fn replace_replicas(&mut self, replicas: &v1::Replicas) -> Result<(), HostError> {
-        let live: BTreeSet<u16> =
-            replicas.replicas.iter().filter_map(|r| u16::try_from(r.slot).ok()).collect();
+        let slots = replicas.replicas.iter().flat_map(|replica| {
+            std::iter::once(replica.slot).chain(replica.tiers.iter().map(|tier| tier.slot))
+        });
+        let live: BTreeSet<u16> = slots.filter_map(|slot| u16::try_from(slot).ok()).collect();
+        self.replicas = replicas.replicas.len();
         if !self.live.is_subset(&live) {
             self.sweep = Some(0);
         }

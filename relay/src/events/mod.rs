@@ -74,6 +74,18 @@ pub enum Event {
     Unusable(&'static str),
 }
 
+impl Event {
+    /// Whether it is about a tier that isn't the engine's own.
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Stored(Stored { medium, .. }) | Self::Removed(Removed { medium, .. }) => {
+                *medium == Medium::Other
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Blocks that came into the cache, each the child of the one before it.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Stored {

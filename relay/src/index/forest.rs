@@ -94,6 +94,13 @@ impl Forest {
         }
     }
 
+    /// All nodes that have no parent.
+    pub(super) fn roots(&self) -> impl Iterator<Item = Id> + '_ {
+        let all = self.places.iter().enumerate();
+        all.filter(|(_, node)| node.as_ref().is_some_and(|node| node.parent == NONE))
+            .map(|(id, _)| id as Id)
+    }
+
     pub(super) fn push_children(&self, id: Id, stack: &mut Vec<Id>) {
         let mut child = self.get(id).map_or(NONE, |node| node.first_child);
         while let Some(node) = self.get(child) {

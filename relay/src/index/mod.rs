@@ -1,13 +1,19 @@
 //! Which replica holds which prefix: engine block hashes in, fingerprints out.
 
+mod announce;
 mod changes;
 mod forest;
+mod naming;
 mod node;
+mod rules;
+mod seen;
 mod slots;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use changes::Changes;
+pub use rules::{Duplicates, Limits, ModelScope};
+pub use seen::Seen;
 pub use slots::Slots;
-pub use view::{Duplicates, Limits, ModelScope, Seen, View};
+pub use view::View;

@@ -23,8 +23,9 @@ pub(super) struct Node {
     pub(super) newer: Id,
     /// Physical copies by tier: GPU, CPU, disk.
     copies: [u16; 3],
-    /// Its keys are in the map: it and all before it are held and named.
-    pub(super) announced: bool,
+    /// A bit for each layer in which its keys are in the map: it and all before it are held there
+    /// and named.
+    announced: u8,
     pub(super) name: Name,
 }
 
@@ -41,7 +42,7 @@ pub(super) enum Name {
     Nameless,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Named {
     end: End,
     /// Fingerprints that end in this block, but for the last one, which is `end`'s.
@@ -50,7 +51,7 @@ pub(super) struct Named {
     fills: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum End {
     /// The chain ends at a fingerprint, as all do where 16 divides the block size.
     Aligned(Fingerprint),
@@ -98,7 +99,7 @@ impl Node {
             older: NONE,
             newer: NONE,
             copies: [0; 3],
-            announced: false,
+            announced: 0,
             name: Name::Unknown,
         }
     }
@@ -108,14 +109,29 @@ impl Node {
         self.copies.iter().any(|&n| n > 0)
     }
 
-    /// The count of a tier's copies; none for tiers that aren't the replica's own.
-    pub(super) fn copies(&mut self, medium: Medium) -> Option<&mut u16> {
+    /// Whether the engine has the block in a tier of the layer: in the layer's own or a faster one.
+    pub(super) fn held_in(&self, layer: usize) -> bool {
+        self.copies.iter().take(layer + 1).any(|&n| n > 0)
+    }
+
+    /// Whether it is announced in a layer.
+    pub(super) fn announced(&self, layer: usize) -> bool {
+        self.announced & (1 << layer) != 0
+    }
+
+    /// Notes whether it is announced in a layer.
+    pub(super) fn set_announced(&mut self, layer: usize, announced: bool) {
+        self.announced = (self.announced & !(1 << layer)) | (u8::from(announced) << layer);
+    }
+
+    /// The count of a tier's copies. What isn't an engine's own is in the view of a shared store
+    /// alone, which has nothing else, and counts in the first place there.
+    pub(super) fn copies(&mut self, medium: Medium) -> &mut u16 {
         let [gpu, cpu, disk] = &mut self.copies;
         match medium {
-            Medium::Gpu => Some(gpu),
-            Medium::Cpu => Some(cpu),
-            Medium::Disk => Some(disk),
-            Medium::Other => None,
+            Medium::Gpu | Medium::Other => gpu,
+            Medium::Cpu => cpu,
+            Medium::Disk => disk,
         }
     }
 

@@ -26,22 +26,27 @@ fn keys(adapter: &str, salt: &str, tokens: &[u32]) -> Vec<Key> {
 
 /// What a reader of the changes knows.
 #[derive(Default)]
-struct Reader(BTreeSet<[u8; 16]>);
+struct Reader(BTreeMap<u32, BTreeSet<Key>>);
 
 impl Reader {
     fn read(&mut self, changes: &mut Changes) {
         for change in changes.take().into_iter().flat_map(|blocks| blocks.changes) {
-            for key in change.lost.chunks_exact(16) {
-                assert!(self.0.remove(key), "lost what was not held");
+            let held = self.0.entry(change.slot).or_default();
+            for key in change.lost.as_chunks().0 {
+                assert!(held.remove(&Key(*key)), "lost what was not held");
             }
-            for key in change.held.chunks_exact(16) {
-                assert!(self.0.insert(key.try_into().unwrap()), "held twice");
+            for key in change.held.as_chunks().0 {
+                assert!(held.insert(Key(*key)), "held twice");
             }
         }
     }
 
     fn keys(&self) -> BTreeSet<Key> {
-        self.0.iter().map(|key| Key(*key)).collect()
+        self.keys_of(0)
+    }
+
+    fn keys_of(&self, slot: u32) -> BTreeSet<Key> {
+        self.0.get(&slot).cloned().unwrap_or_default()
     }
 }
 
@@ -83,13 +88,19 @@ impl Bench {
     }
 
     fn apply(&mut self, event: &Event) {
+        if let Some(medium) = self.view.unopened(event) {
+            self.view.open(medium, slot_of(medium), &mut self.changes);
+        }
         self.view.apply(event, 0, &mut self.changes);
         if matches!(event, Event::Cleared) {
             self.reader = Reader::default();
         }
         self.reader.read(&mut self.changes);
-        let view: BTreeSet<Key> = self.view.keys().collect();
-        assert_eq!(self.reader.keys(), view, "the changes tell what the view holds");
+        for medium in [Medium::Gpu, Medium::Cpu, Medium::Disk] {
+            let view: BTreeSet<Key> = self.view.keys_in(medium).collect();
+            let told = self.reader.keys_of(slot_of(medium));
+            assert_eq!(told, view, "the changes tell what the view holds");
+        }
     }
 
     fn store(&mut self, stored: Stored) {
@@ -97,7 +108,23 @@ impl Bench {
     }
 
     fn assert_holds(&self, expected: &[Key]) {
-        assert_eq!(self.reader.keys(), expected.iter().copied().collect());
+        self.assert_holds_in(Medium::Gpu, expected);
+    }
+
+    fn assert_holds_in(&self, medium: Medium, expected: &[Key]) {
+        let expected: BTreeSet<Key> = expected.iter().copied().collect();
+        assert_eq!(self.reader.keys_of(slot_of(medium)), expected, "{medium:?}");
+    }
+}
+
+const MEDIA: [Medium; 3] = [Medium::Gpu, Medium::Cpu, Medium::Disk];
+
+fn slot_of(medium: Medium) -> u32 {
+    match medium {
+        Medium::Gpu => 0,
+        Medium::Cpu => 1,
+        Medium::Disk => 2,
+        Medium::Other => 3,
     }
 }
 
@@ -257,21 +284,71 @@ fn only_groups_that_a_hit_depends_on_count() {
     bench.assert_holds(&all[..2]);
 }
 
+/// Offloading names blocks only.
+fn offloaded(hashes: &[u64], medium: Medium) -> Event {
+    Event::Stored(Stored { medium, ..stored(hashes, None, 0..0, 32) })
+}
+
+fn dropped(hashes: &[u64], medium: Medium) -> Event {
+    let Event::Removed(gone) = removed(hashes) else { panic!() };
+    Event::Removed(Removed { medium, ..gone })
+}
+
 #[test]
-fn a_copy_in_another_tier_keeps_the_block() {
-    let all = keys("", "", &(0..32).collect::<Vec<_>>());
+fn a_copy_in_a_slower_tier_is_held_there_and_no_longer_on_the_gpu() {
+    let all = keys("", "", &(0..64).collect::<Vec<_>>());
     let mut bench = Bench::new(Duplicates::Doubt);
-    bench.store(stored(&[1], None, 0..32, 32));
-    // Offloading names blocks only.
-    let copy = Stored { medium: Medium::Cpu, ..stored(&[1], None, 0..0, 32) };
-    bench.store(copy.clone());
-    bench.store(Stored { medium: Medium::Other, ..copy });
+    bench.store(stored(&[1, 2], None, 0..64, 32));
+    assert_eq!(bench.view.tiers().count(), 0, "an engine that offloads nothing costs one slot");
+    bench.apply(&offloaded(&[2], Medium::Cpu));
+    // The tier holds what the GPU holds, too, so that its prefixes are closed.
+    bench.assert_holds_in(Medium::Cpu, &all);
+    bench.apply(&offloaded(&[1], Medium::Other));
+    assert_eq!(bench.view.seen().other_medium, 1, "a shared tier isn't the engine's own");
+    bench.apply(&removed(&[2]));
+    bench.assert_holds(&all[..2]);
+    bench.assert_holds_in(Medium::Cpu, &all);
+    assert_eq!(bench.view.held_in(&all[3]), Some(Medium::Cpu));
     bench.apply(&removed(&[1]));
-    bench.assert_holds(&all);
-    let gone = Removed { hashes: vec![h(1)], medium: Medium::Cpu, ..Removed::default() };
-    bench.apply(&Event::Removed(gone));
     bench.assert_holds(&[]);
-    assert_eq!(bench.view.known_blocks(), 0);
+    bench.assert_holds_in(Medium::Cpu, &[]);
+    bench.apply(&offloaded(&[1], Medium::Disk));
+    bench.assert_holds_in(Medium::Cpu, &[]);
+    assert_eq!(bench.view.known_blocks(), 2);
+    bench.apply(&dropped(&[1], Medium::Disk));
+    bench.apply(&dropped(&[2], Medium::Cpu));
+    assert_eq!((bench.view.held_blocks(), bench.view.known_blocks()), (0, 0), "nothing leaks");
+}
+
+#[test]
+fn a_shared_store_holds_a_block_once_and_learns_its_name_from_the_engine() {
+    let all = keys("", "", &(0..96).collect::<Vec<_>>());
+    let mut engine = view(Duplicates::Doubt, Limits::default());
+    let mut changes = Changes::default();
+    engine.apply(&Event::Stored(stored(&[1, 2, 3], None, 0..96, 32)), 0, &mut changes);
+    changes.take();
+    let mut store = engine.shared_beside();
+    let mut reader = Reader::default();
+    let mut other = view(Duplicates::Doubt, Limits::default());
+    let mut tell = |event: &Event, engine: &View, expected: &[Key]| {
+        store.apply_from(event, engine, 3, &mut changes);
+        reader.read(&mut changes);
+        assert_eq!(reader.keys_of(3), expected.iter().copied().collect());
+    };
+    // Named by the engine that says it, whose GPU may have lost it meanwhile.
+    tell(&offloaded(&[2], Medium::Other), &engine, &[]);
+    tell(&offloaded(&[9], Medium::Other), &engine, &[]);
+    tell(&offloaded(&[1], Medium::Other), &engine, &all[..4]);
+    tell(&offloaded(&[3], Medium::Other), &other, &all[..4]);
+    // With tokens it needs no engine's view, and a second store is no second copy.
+    let whole = Stored { medium: Medium::Other, ..stored(&[1, 2, 3], None, 0..96, 32) };
+    tell(&Event::Stored(whole), &other, &all);
+    tell(&dropped(&[2], Medium::Other), &other, &all[..2]);
+    // An engine's own tiers are none of the store's.
+    tell(&removed(&[1]), &engine, &all[..2]);
+    tell(&dropped(&[1, 3, 9], Medium::Other), &other, &[]);
+    other.clear();
+    assert_eq!((store.held_blocks(), store.known_blocks()), (0, 0), "nothing leaks");
 }
 
 #[test]
@@ -317,19 +394,24 @@ fn a_circle_of_parents_does_no_harm() {
 /// An engine for the law: chains over few tokens, so that prefixes are shared often.
 #[derive(Default)]
 struct Model {
-    /// Hash → copies.
-    held: BTreeMap<u64, u32>,
+    /// Hash and tier → copies.
+    held: BTreeMap<(u64, u32), u32>,
     /// Hash → parent and all tokens up to its end.
     content: BTreeMap<u64, (Option<u64>, Vec<u32>)>,
 }
 
 impl Model {
-    fn expected(&self) -> BTreeSet<Key> {
+    fn holds(&self, hash: u64, slowest: u32) -> bool {
+        (0..=slowest).any(|tier| self.held.contains_key(&(hash, tier)))
+    }
+
+    /// What is held in the tier or in a faster one.
+    fn expected(&self, slowest: u32) -> BTreeSet<Key> {
         let mut expected = BTreeSet::new();
-        'blocks: for &hash in self.held.keys() {
+        'blocks: for &(hash, _) in self.held.keys() {
             let mut at = Some(hash);
             while let Some(hash) = at {
-                if !self.held.contains_key(&hash) {
+                if !self.holds(hash, slowest) {
                     continue 'blocks;
                 }
                 at = self.content[&hash].0;
@@ -347,6 +429,7 @@ enum Step {
         flavour: u64,
         path: Vec<u8>,
         from: usize,
+        medium: Medium,
     },
     Remove {
         pick: usize,
@@ -356,8 +439,16 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0u64..2, prop::collection::vec(0u8..3, 1..6), 0usize..6)
-            .prop_map(|(flavour, path, from)| Step::Store { flavour, path, from }),
+        6 => (0u64..2, prop::collection::vec(0u8..3, 1..6), 0usize..6, 0u8..6).prop_map(
+            |(flavour, path, from, medium)| {
+                let medium = match medium {
+                    4 => Medium::Cpu,
+                    5 => Medium::Disk,
+                    _ => Medium::Gpu,
+                };
+                Step::Store { flavour, path, from, medium }
+            }
+        ),
         6 => any::<usize>().prop_map(|pick| Step::Remove { pick }),
         1 => Just(Step::Clear),
     ]
@@ -377,9 +468,10 @@ proptest! {
     ) {
         let mut bench = Bench::new(Duplicates::Count);
         let mut model = Model::default();
+        let mut used = BTreeSet::from([0]);
         for step in steps {
             match step {
-                Step::Store { flavour, path, from } => {
+                Step::Store { flavour, path, from, medium } => {
                     let from = from.min(path.len() - 1);
                     let tokens_of = |depth: usize| -> Vec<u32> {
                         path[..depth]
@@ -397,41 +489,46 @@ proptest! {
                     for (i, &hash) in (from..).zip(&hashes) {
                         let parent = (i > 0).then(|| hash_of(flavour, &path[..i]));
                         model.content.insert(hash, (parent, tokens_of(i + 1)));
-                        *model.held.entry(hash).or_default() += 1;
+                        *model.held.entry((hash, slot_of(medium))).or_default() += 1;
+                        used.insert(slot_of(medium));
                     }
                     bench.store(Stored {
                         hashes: hashes.into_iter().map(h).collect(),
                         parent: parent.map(h),
                         tokens: tokens_of(path.len())[from * size as usize..].to_vec(),
                         block_size: size,
+                        medium,
                         ..Stored::default()
                     });
                 }
                 Step::Remove { pick } => {
-                    let Some(&hash) = model.held.keys().nth(pick % model.held.len().max(1)) else {
+                    let Some(&copy) = model.held.keys().nth(pick % model.held.len().max(1)) else {
                         continue;
                     };
-                    let copies = model.held.get_mut(&hash).unwrap();
+                    let copies = model.held.get_mut(&copy).unwrap();
                     *copies -= 1;
                     if *copies == 0 {
-                        model.held.remove(&hash);
+                        model.held.remove(&copy);
                     }
-                    bench.apply(&removed(&[hash]));
+                    bench.apply(&dropped(&[copy.0], MEDIA[copy.1 as usize]));
                 }
                 Step::Clear => {
                     model.held.clear();
+                    used = BTreeSet::from([0]);
                     bench.apply(&Event::Cleared);
                 }
             }
-            prop_assert_eq!(bench.reader.keys(), model.expected());
-            prop_assert_eq!(bench.view.held_blocks(), model.held.len());
+            for tier in 0..3 {
+                let expected =
+                    if used.contains(&tier) { model.expected(tier) } else { BTreeSet::new() };
+                prop_assert_eq!(bench.reader.keys_of(tier), expected, "tier {}", tier);
+            }
+            let held: BTreeSet<u64> = model.held.keys().map(|(hash, _)| *hash).collect();
+            prop_assert_eq!(bench.view.held_blocks(), held.len());
         }
-        let rest: Vec<u64> = model
-            .held
-            .iter()
-            .flat_map(|(&hash, &copies)| std::iter::repeat_n(hash, copies as usize))
-            .collect();
-        bench.apply(&removed(&rest));
+        for (&(hash, tier), &copies) in &model.held {
+            bench.apply(&dropped(&vec![hash; copies as usize], MEDIA[tier as usize]));
+        }
         prop_assert_eq!(bench.view.known_blocks(), 0, "nothing leaks");
         prop_assert_eq!(bench.view.waiting_tokens(), 0);
     }

@@ -4,137 +4,47 @@
 //! queues, one per side-stream. A stream that doesn't keep up is ended; it comes again and gets a
 //! snapshot.
 
+mod replica;
+mod stores;
+mod streams;
 mod summary;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tracing::{info, warn};
-use warmpath_proto::v1::{self, down::Body, replica::State as ReplicaState};
-use warmpath_routing::fingerprint::{KEY_BYTES, Key};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+use warmpath_routing::fingerprint::Key;
 
-use crate::counters::Counters;
-use crate::events::{Batch, Event};
-use crate::index::{Changes, Slots, View};
-use crate::load::{Load, Report};
+use crate::events::{Batch, Event, Medium};
+use crate::index::{Changes, Slots};
+use crate::load::Report;
 use crate::message::{Doubt, Message, ReplicaId};
-pub use summary::{Holder, ReplicaSummary, Summary};
+pub use replica::Known;
+use replica::Replica;
+use stores::{Store, StoreKey};
+pub use streams::{Delta, Deltas, Subscription};
+use streams::{Listener, MAX_STREAMS};
+pub use summary::{Holder, ReplicaSummary, StoreSummary, Summary, TierSummary};
 
 /// Time between two deltas: a change goes at once if the last delta is that long ago.
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
 /// Keys at which a delta goes at once.
 const FLUSH_KEYS: usize = 4096;
-/// Deltas that a stream may be behind, and bytes in any case. The bytes go up to twice a snapshot's:
-/// beyond that a snapshot is the shorter way, and what the stream says is old.
-const QUEUE: usize = 4096;
-const QUEUE_BYTES: usize = 8 << 20;
 /// Longest time that the first snapshots wait for replays and first polls.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Streams at the same time; each Envoy has one.
-const MAX_STREAMS: usize = 1024;
-/// Change of KV usage that is worth a message.
-const KV_STEP: f32 = 0.005;
-
-/// What the state is told about a replica at start.
-#[derive(Debug)]
-pub struct Known {
-    /// `ip:port` of its API.
-    pub endpoint: String,
-    /// Its data-parallel rank.
-    pub rank: Option<u32>,
-    /// Its pool.
-    pub pool: String,
-    /// Its model's name.
-    pub model: String,
-    /// Whether it takes nothing new.
-    pub draining: bool,
-    /// Whether its engine's events are subscribed to.
-    pub has_events: bool,
-    /// Time with running requests but without events after which its events are doubted; none for
-    /// never.
-    pub silence: Option<Duration>,
-    /// Its empty view.
-    pub view: View,
-    /// Counted by the tasks about it.
-    pub counters: Arc<Counters>,
-}
-
-#[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
-struct Replica {
-    known: Known,
-    slot: u32,
-    heard: bool,
-    up: Option<bool>,
-    load: Option<Load>,
-    load_told: Option<Load>,
-    settled: bool,
-    /// A person said that it takes nothing new.
-    drained: bool,
-    /// Since when it has been running requests without an event.
-    mute_since: Option<Instant>,
-    mute: bool,
-    sequence: Option<u64>,
-    clears: BTreeMap<&'static str, u64>,
-    block_tokens: u32,
-}
-
-/// A delta, shared by all streams.
-#[derive(Debug)]
-pub struct Delta {
-    /// In order.
-    pub bodies: Vec<Body>,
-    bytes: usize,
-}
-
-/// What a new stream begins with, and what follows.
-#[derive(Debug)]
-pub struct Subscription {
-    /// The whole table.
-    pub replicas: v1::Replicas,
-    /// All loads.
-    pub loads: v1::Loads,
-    /// Held keys by slot.
-    pub blocks: Vec<(u32, Vec<Key>)>,
-    /// What changed since.
-    pub deltas: Deltas,
-}
-
-/// A stream's queue.
-#[derive(Debug)]
-pub struct Deltas {
-    receiver: mpsc::Receiver<Arc<Delta>>,
-    bytes: Arc<AtomicUsize>,
-    /// Cancelled when the stream is to end: it was too slow, or the relay starts its slots anew.
-    pub ended: CancellationToken,
-}
-
-impl Deltas {
-    /// The next delta; none when the state is gone.
-    pub async fn next(&mut self) -> Option<Arc<Delta>> {
-        let delta = self.receiver.recv().await?;
-        self.bytes.fetch_sub(delta.bytes, Ordering::Relaxed);
-        Some(delta)
-    }
-}
-
-struct Listener {
-    sender: mpsc::Sender<Arc<Delta>>,
-    bytes: Arc<AtomicUsize>,
-    _end: DropGuard,
-}
 
 /// The state; see the module.
 pub struct State {
     replicas: BTreeMap<ReplicaId, Replica>,
     /// What persons drained, also for when it comes back.
     drained: BTreeSet<(String, Option<u32>)>,
+    /// Shared stores that were heard of.
+    stores: BTreeMap<StoreKey, Store>,
     slots: Slots,
     changes: Changes,
     replicas_changed: bool,
@@ -160,6 +70,7 @@ impl State {
         Self {
             replicas,
             drained: BTreeSet::new(),
+            stores: BTreeMap::new(),
             slots,
             changes: Changes::default(),
             replicas_changed: false,
@@ -250,8 +161,11 @@ impl State {
             if *event == Event::Cleared {
                 self.new_life(id, "engine_cleared");
             }
-            let Some(replica) = self.replicas.get_mut(&id) else { return };
-            replica.known.view.apply(event, replica.slot, &mut self.changes);
+            if !self.tell_store(id, event) {
+                self.open_tier(id, event);
+                let Some(replica) = self.replicas.get_mut(&id) else { return };
+                replica.known.view.apply(event, replica.slot, &mut self.changes);
+            }
             if self.changes.len() >= FLUSH_KEYS {
                 self.flush();
             }
@@ -267,7 +181,25 @@ impl State {
         }
     }
 
+    /// The first event of a tier: from then on the tier has a slot of its own.
+    fn open_tier(&mut self, id: ReplicaId, event: &Event) {
+        let unopened = self.replicas.get(&id).and_then(|r| r.known.view.unopened(event));
+        let Some(medium) = unopened else { return };
+        let slot = self.take_slot();
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        info!(
+            engine = replica.known.endpoint,
+            rank = replica.known.rank,
+            tier = medium.name(),
+            "the engine offloads"
+        );
+        replica.known.view.open(medium, slot, &mut self.changes);
+        self.replicas_changed = true;
+        self.soon();
+    }
+
     fn doubt(&mut self, id: usize, why: Doubt) {
+        self.doubt_store(id, why);
         self.new_life(id, why.name());
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.known.view.clear();
@@ -309,14 +241,31 @@ impl State {
         self.soon();
     }
 
+    /// A slot that nobody has.
+    fn take_slot(&mut self) -> u32 {
+        if let Some(slot) = self.slots.take() {
+            return slot;
+        }
+        self.restart_slots();
+        self.slots.take().unwrap_or(u32::MAX)
+    }
+
     /// All numbers were used: within a new epoch they can be used again.
     fn restart_slots(&mut self) {
         self.changes.take();
         self.listeners.clear();
         self.slots.restart();
+        let mut next = || self.slots.take().unwrap_or(u32::MAX);
         for replica in self.replicas.values_mut() {
-            replica.slot = self.slots.take().unwrap_or(u32::MAX);
+            replica.slot = next();
             replica.load_told = None;
+            let tiers: Vec<_> = replica.known.view.tiers().map(|(medium, ..)| medium).collect();
+            for medium in tiers {
+                replica.known.view.move_to(medium, next());
+            }
+        }
+        for store in self.stores.values_mut() {
+            store.slot = next();
         }
     }
 
@@ -336,6 +285,7 @@ impl State {
         // What was said of its slot goes before the table that no longer has it.
         self.flush();
         if self.replicas.remove(&id).is_some() {
+            self.retain_stores();
             self.replicas_changed = true;
             self.soon();
         }
@@ -362,8 +312,14 @@ impl State {
     }
 
     fn holders(&self, key: &Key) -> Vec<Holder> {
-        let holds = |replica: &&Replica| replica.known.view.holds(key);
-        self.replicas.values().filter(holds).map(Replica::holder).collect()
+        let holder = |(id, replica): (&ReplicaId, &Replica)| {
+            let store = || self.stores.get(&self.store_of(*id)?).filter(|s| s.view.holds(key));
+            match replica.known.view.held_in(key) {
+                Some(medium) => Some(replica.holder(medium)),
+                None => store().map(|_| replica.holder(Medium::Other)),
+            }
+        };
+        self.replicas.iter().filter_map(holder).collect()
     }
 
     fn report(&mut self, id: usize, report: &Report) {
@@ -386,49 +342,6 @@ impl State {
         self.flush_at.get_or_insert(at);
     }
 
-    /// Sends what changed to all streams: the table first, so that blocks find their slot there.
-    fn flush(&mut self) {
-        self.flush_at = None;
-        self.flushed_at = Instant::now();
-        let mut bodies = Vec::new();
-        if std::mem::take(&mut self.replicas_changed) {
-            bodies.push(Body::Replicas(self.table()));
-        }
-        bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
-        if std::mem::take(&mut self.loads_changed) {
-            let news = self.replicas.values_mut().filter(|replica| replica.load_is_news());
-            let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
-            if !loads.is_empty() {
-                bodies.push(Body::Loads(v1::Loads { loads }));
-            }
-        }
-        if bodies.is_empty() || self.listeners.is_empty() {
-            return;
-        }
-        let bytes = bodies.iter().map(Body::encoded_len).sum();
-        let delta = Arc::new(Delta { bodies, bytes });
-        let most = self.most_queued();
-        let mut too_slow = 0;
-        self.listeners.retain(|listener| {
-            if listener.sender.is_closed() {
-                return false;
-            }
-            let queued = listener.bytes.fetch_add(bytes, Ordering::Relaxed);
-            let kept = queued <= most && listener.sender.try_send(Arc::clone(&delta)).is_ok();
-            too_slow += u64::from(!kept);
-            kept
-        });
-        if too_slow > 0 {
-            self.streams_too_slow += too_slow;
-            warn!(streams = too_slow, "ended side-streams that don't keep up");
-        }
-    }
-
-    fn most_queued(&self) -> usize {
-        let keys: usize = self.replicas.values().map(|replica| replica.known.view.len()).sum();
-        (2 * KEY_BYTES * keys).max(QUEUE_BYTES)
-    }
-
     fn settle(&mut self) {
         self.settled = true;
         let replicas = self.replicas.len();
@@ -438,120 +351,6 @@ impl State {
             self.subscribe(reply);
         }
     }
-
-    fn subscribe(&mut self, reply: oneshot::Sender<Subscription>) {
-        self.flush();
-        self.listeners.retain(|listener| !listener.sender.is_closed());
-        if self.listeners.len() >= MAX_STREAMS || reply.is_closed() {
-            return;
-        }
-        let (sender, receiver) = mpsc::channel(QUEUE);
-        let bytes = Arc::new(AtomicUsize::new(0));
-        let ended = CancellationToken::new();
-        let listener =
-            Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
-        let loads = self.replicas.values().filter_map(|r| Some(message(r.slot, r.load?))).collect();
-        let subscription = Subscription {
-            replicas: self.table(),
-            loads: v1::Loads { loads },
-            blocks: self
-                .replicas
-                .values()
-                .map(|replica| (replica.slot, replica.known.view.keys().collect()))
-                .collect(),
-            deltas: Deltas { receiver, bytes, ended },
-        };
-        if reply.send(subscription).is_ok() {
-            self.streams_opened += 1;
-            self.listeners.push(listener);
-        }
-    }
-
-    fn table(&self) -> v1::Replicas {
-        let replica = |replica: &Replica| v1::Replica {
-            slot: replica.slot,
-            endpoint: replica.known.endpoint.clone(),
-            rank: replica.known.rank,
-            pool: replica.known.pool.clone(),
-            model: replica.known.model.clone(),
-            block_tokens: replica.block_tokens,
-            state: replica.state().into(),
-        };
-        v1::Replicas { replicas: self.replicas.values().map(replica).collect() }
-    }
-}
-
-impl Replica {
-    fn new(known: Known, slot: u32) -> Self {
-        Self {
-            slot,
-            heard: false,
-            up: None,
-            load: None,
-            load_told: None,
-            settled: !known.has_events,
-            drained: false,
-            mute_since: None,
-            mute: false,
-            sequence: None,
-            clears: BTreeMap::new(),
-            block_tokens: 0,
-            known,
-        }
-    }
-
-    fn state(&self) -> ReplicaState {
-        if self.up != Some(true) {
-            ReplicaState::Down
-        } else if self.known.draining || self.drained {
-            ReplicaState::Draining
-        } else if self.known.has_events && (!self.heard || self.mute) {
-            ReplicaState::Suspect
-        } else {
-            ReplicaState::Ready
-        }
-    }
-
-    /// An engine that runs requests fills blocks, and says so. One that doesn't for long isn't
-    /// heard, whatever its connection looks like.
-    fn listen_for_silence(&mut self, report: &Report) {
-        let Some(limit) = self.known.silence.filter(|_| self.known.has_events) else { return };
-        match report.load {
-            Some(load) if load.running > 0 => {
-                let since = *self.mute_since.get_or_insert_with(Instant::now);
-                if !self.mute && self.heard && since.elapsed() >= limit {
-                    self.mute = true;
-                    warn!(
-                        engine = self.known.endpoint,
-                        rank = self.known.rank,
-                        "it runs requests but publishes no events; its cache isn't believed"
-                    );
-                }
-            }
-            Some(_) => self.mute_since = None,
-            None => {}
-        }
-    }
-
-    fn load_is_news(&self) -> bool {
-        match (self.load, self.load_told) {
-            (Some(now), Some(told)) => {
-                now.waiting != told.waiting
-                    || now.running != told.running
-                    || (now.kv_usage - told.kv_usage).abs() >= KV_STEP
-            }
-            (now, told) => now != told,
-        }
-    }
-
-    fn tell_load(&mut self) -> Option<v1::Load> {
-        self.load_told = self.load;
-        Some(message(self.slot, self.load?))
-    }
-}
-
-fn message(slot: u32, load: Load) -> v1::Load {
-    v1::Load { slot, waiting: load.waiting, running: load.running, kv_usage: load.kv_usage }
 }
 
 async fn at(when: Option<Instant>) {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Known, Listener, Replica, State};
+use super::{Known, Listener, Replica, State, Store};
+use crate::events::Medium;
 use crate::index::Seen;
+use crate::message::ReplicaId;
 
 /// A picture for the admin endpoint.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -16,6 +18,29 @@ pub struct Summary {
     pub streams_too_slow: u64,
     /// Each replica.
     pub replicas: Vec<ReplicaSummary>,
+    /// Each shared store that was heard of.
+    pub stores: Vec<StoreSummary>,
+}
+
+/// A picture of a store that several engines share.
+#[derive(Debug, Clone, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct StoreSummary {
+    pub store: String,
+    pub slot: u32,
+    pub held_blocks: usize,
+    pub announced_prefixes: usize,
+    pub view_cleared: u64,
+    pub events: Seen,
+}
+
+/// A picture of a replica's slower tier. One of its own holds what the faster ones hold, too.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct TierSummary {
+    pub tier: &'static str,
+    pub slot: u32,
+    pub announced_prefixes: usize,
 }
 
 /// A picture of one replica.
@@ -36,6 +61,7 @@ pub struct ReplicaSummary {
     pub held_engine_blocks: usize,
     pub known_engine_blocks: usize,
     pub announced_prefixes: usize,
+    pub tiers: Vec<TierSummary>,
     pub waiting_tokens: usize,
     pub requests_waiting: Option<u32>,
     pub requests_running: Option<u32>,
@@ -53,7 +79,7 @@ pub struct ReplicaSummary {
     pub events: Seen,
 }
 
-/// A replica that holds a prefix.
+/// A replica that holds a prefix, and the fastest tier that does.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
 pub struct Holder {
@@ -63,6 +89,7 @@ pub struct Holder {
     pub model: String,
     pub slot: u32,
     pub state: &'static str,
+    pub tier: &'static str,
 }
 
 impl State {
@@ -72,13 +99,44 @@ impl State {
             streams: self.listeners.iter().filter(open).count(),
             streams_opened: self.streams_opened,
             streams_too_slow: self.streams_too_slow,
-            replicas: self.replicas.values().map(Replica::summary).collect(),
+            replicas: self.replicas.iter().map(|(id, r)| self.replica_summary(*id, r)).collect(),
+            stores: self.stores.iter().map(|((name, _), store)| store.summary(name)).collect(),
         }
     }
 }
 
+impl State {
+    fn replica_summary(&self, id: ReplicaId, replica: &Replica) -> ReplicaSummary {
+        let mut summary = replica.summary();
+        let store = self.store_of(id).and_then(|key| self.stores.get(&key));
+        summary.tiers.extend(
+            store.map(|store| TierSummary::new((Medium::Other, store.slot, store.view.len()))),
+        );
+        summary
+    }
+}
+
+impl Store {
+    fn summary(&self, name: &str) -> StoreSummary {
+        StoreSummary {
+            store: name.to_owned(),
+            slot: self.slot,
+            held_blocks: self.view.held_blocks(),
+            announced_prefixes: self.view.len(),
+            view_cleared: self.clears,
+            events: *self.view.seen(),
+        }
+    }
+}
+
+impl TierSummary {
+    fn new((medium, slot, announced_prefixes): (Medium, u32, usize)) -> Self {
+        Self { tier: medium.name(), slot, announced_prefixes }
+    }
+}
+
 impl Replica {
-    pub(super) fn holder(&self) -> Holder {
+    pub(super) fn holder(&self, medium: Medium) -> Holder {
         let Known { endpoint, rank, pool, model, .. } = &self.known;
         Holder {
             endpoint: endpoint.clone(),
@@ -87,6 +145,7 @@ impl Replica {
             model: model.clone(),
             slot: self.slot,
             state: self.state().as_str_name(),
+            tier: medium.name(),
         }
     }
 
@@ -107,6 +166,7 @@ impl Replica {
             held_engine_blocks: view.held_blocks(),
             known_engine_blocks: view.known_blocks(),
             announced_prefixes: view.len(),
+            tiers: view.tiers().map(TierSummary::new).collect(),
             waiting_tokens: view.waiting_tokens(),
             requests_waiting: self.load.map(|load| load.waiting),
             requests_running: self.load.map(|load| load.running),

@@ -1,8 +1,15 @@
 use std::collections::BTreeSet;
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use warmpath_proto::v1::{down::Body, replica::State as ReplicaState, tier};
+
+use super::streams::{QUEUE, QUEUE_BYTES};
 use super::*;
-use crate::events::{EngineHash, Stored};
-use crate::index::{Duplicates, Limits, ModelScope};
+use crate::events::{EngineHash, Medium, Removed, Stored};
+use crate::index::{Duplicates, Limits, ModelScope, View};
+use crate::load::Load;
 
 fn known(endpoint: &str) -> Known {
     let scope = Arc::new(ModelScope { version: "1".into(), tokenizer_hash: [1; 32] });
@@ -14,6 +21,7 @@ fn known(endpoint: &str) -> Known {
         draining: false,
         has_events: true,
         silence: Some(Duration::from_millis(20)),
+        store: None,
         view: View::new(scope, Duplicates::Doubt, Limits::default()),
         counters: Arc::default(),
     }
@@ -227,4 +235,103 @@ fn one_that_runs_requests_without_a_word_is_suspect_until_it_speaks() {
     expect(&state, ReplicaState::Suspect);
     store(&mut state, 0, 1);
     expect(&state, ReplicaState::Ready);
+}
+
+fn tell(state: &mut State, replica: usize, event: Event) {
+    let batch = Batch { time: 0.0, rank: None, events: vec![event] };
+    state.take(Message::Batch { replica, sequence: 0, batch });
+}
+
+/// A block is copied to a slower tier, by its name only.
+fn copy(state: &mut State, replica: usize, hash: u32, medium: Medium) {
+    let hashes = vec![EngineHash::from_int(hash.into())];
+    tell(state, replica, Event::Stored(Stored { hashes, medium, ..Stored::default() }));
+}
+
+fn drop_copy(state: &mut State, replica: usize, hash: u32, medium: Medium) {
+    let hashes = vec![EngineHash::from_int(hash.into())];
+    tell(state, replica, Event::Removed(Removed { hashes, medium, group: None }));
+}
+
+/// Slots and media of a replica's row.
+fn tiers(state: &State, replica: usize) -> Vec<(u32, tier::Medium)> {
+    let row = &state.table().replicas[replica];
+    row.tiers.iter().map(|tier| (tier.slot, tier.medium())).collect()
+}
+
+/// Keys by slot, as a new stream gets them.
+async fn held(state: &mut State) -> BTreeMap<u32, usize> {
+    let blocks = subscribe(state).await.unwrap().blocks;
+    blocks.into_iter().map(|(slot, keys)| (slot, keys.len())).filter(|(_, n)| *n > 0).collect()
+}
+
+#[tokio::test]
+async fn a_tier_has_a_slot_from_its_first_block_until_the_view_is_cleared() {
+    let mut state = state(2);
+    state.settle();
+    let mut stream = subscribe(&mut state).await.unwrap();
+    store(&mut state, 0, 7);
+    assert_eq!(tiers(&state, 0), []);
+    copy(&mut state, 0, 7, Medium::Cpu);
+    assert_eq!(tiers(&state, 0), [(2, tier::Medium::Cpu)]);
+    state.flush();
+    // The table comes before blocks of a slot that it names.
+    let delta = stream.deltas.next().await.unwrap();
+    assert!(matches!(delta.bodies.first(), Some(Body::Replicas(_))));
+    assert_eq!(held(&mut state).await, BTreeMap::from([(0, 1), (2, 1)]));
+    drop_copy(&mut state, 0, 7, Medium::Gpu);
+    assert_eq!(held(&mut state).await, BTreeMap::from([(2, 1)]));
+    let summary = state.summary();
+    assert_eq!((summary.replicas[0].announced_prefixes, summary.replicas[0].tiers.len()), (0, 1));
+    copy(&mut state, 0, 7, Medium::Disk);
+    assert_eq!(tiers(&state, 0), [(2, tier::Medium::Cpu), (3, tier::Medium::Disk)]);
+    state.take(Message::Clear { replica: 0, why: Doubt::Gap });
+    assert_eq!(tiers(&state, 0), []);
+    assert!(held(&mut state).await.is_empty());
+    store(&mut state, 0, 7);
+    copy(&mut state, 0, 7, Medium::Cpu);
+    assert_eq!(tiers(&state, 0), [(5, tier::Medium::Cpu)], "a slot that nobody had");
+    // When all numbers were used, tiers get new ones, too.
+    while state.slots.take().is_some() {}
+    state.take(Message::Clear { replica: 1, why: Doubt::Gap });
+    store(&mut state, 1, 7);
+    state.take(Message::Clear { replica: 1, why: Doubt::Gap });
+    assert_eq!(tiers(&state, 0), [(1, tier::Medium::Cpu)]);
+    assert_eq!(held(&mut state).await, BTreeMap::from([(0, 1), (1, 1)]));
+}
+
+#[tokio::test]
+async fn a_shared_store_stands_in_the_rows_of_all_who_share_it_while_they_are_heard() {
+    let sharing = |name: &str| {
+        let store = Some(name.to_owned());
+        (0..2).map(move |i| Known { store: store.clone(), ..known(&format!("{store:?}{i}")) })
+    };
+    let mut state = State::new(sharing("a").chain(sharing("b")).collect());
+    state.settle();
+    store(&mut state, 0, 7);
+    copy(&mut state, 0, 7, Medium::Other);
+    let row = [(4, tier::Medium::Shared)];
+    let rows: Vec<_> = (0..4).map(|replica| tiers(&state, replica)).collect();
+    assert_eq!(rows, [&row[..], &row[..], &[], &[]]);
+    assert_eq!(held(&mut state).await, BTreeMap::from([(0, 1), (4, 1)]));
+    let key = state.replicas[&0].known.view.keys().next().unwrap();
+    let holders: Vec<_> = state.holders(&key).iter().map(|holder| holder.tier).collect();
+    assert_eq!(holders, ["GPU", "shared"]);
+    // The engine that computed it loses it; the store doesn't. Nor does it where one restarts.
+    drop_copy(&mut state, 0, 7, Medium::Gpu);
+    state.take(Message::Clear { replica: 1, why: Doubt::Restarted });
+    assert_eq!(held(&mut state).await, BTreeMap::from([(4, 1)]));
+    // Whoever shares it may remove from it, and what one of them may have removed isn't claimed.
+    drop_copy(&mut state, 1, 7, Medium::Other);
+    assert!(held(&mut state).await.is_empty());
+    store(&mut state, 1, 7);
+    copy(&mut state, 1, 7, Medium::Other);
+    state.take(Message::Clear { replica: 0, why: Doubt::Gap });
+    assert_eq!(state.summary().stores[0].announced_prefixes, 0);
+    assert_eq!(state.summary().stores[0].view_cleared, 1);
+    assert_ne!(tiers(&state, 0), row, "a slot of its own for what is known from now on");
+    state.take(Message::Leave { replica: 0 });
+    assert_eq!(state.summary().stores.len(), 1);
+    state.take(Message::Leave { replica: 1 });
+    assert_eq!(state.summary().stores.len(), 0);
 }

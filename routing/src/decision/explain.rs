@@ -49,6 +49,11 @@ impl Route<'_> {
             self.cost.network,
             self.cost.queue,
         );
+        if let Some(tier) = self.tier {
+            string(&mut line, "tier", tier.name());
+            let offloaded = self.offloaded_tokens;
+            let _ = write!(line, ", offloaded={offloaded}, load_ms={:.1}", self.cost.load);
+        }
         if self.hoped_tokens > self.cached_tokens {
             let _ = write!(line, ", hoped={}", self.hoped_tokens);
         }

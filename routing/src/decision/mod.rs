@@ -17,7 +17,7 @@ use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
 use crate::ring;
-use crate::view::{Load, Replica, ReplicaState, World};
+use crate::view::{Load, Medium, Replica, ReplicaState, World};
 
 /// What the request says.
 #[derive(Clone, Copy, Debug)]
@@ -42,8 +42,11 @@ struct Candidate<'a> {
     replica: &'a Replica,
     load: Load,
     pool: usize,
-    /// Tokens held, by the map's word.
+    /// Tokens held in whatever tier, by the map's word: engines report those as cached.
     cached: u32,
+    /// Those of them that only slower tiers hold, and the slowest that has some.
+    offloaded: u32,
+    tier: Option<Medium>,
     /// Tokens held, those included that are only on their way there.
     hoped: u32,
     cost: Cost,
@@ -127,7 +130,8 @@ pub fn decide_with<'a>(
         _ => Matches::default(),
     };
     let key = ring_key(policy, ask);
-    price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], key, &mut candidates);
+    let holders =
+        price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], key, &mut candidates);
     order::fill(policy, local, ask.prompt_tokens, pools.len(), &mut candidates);
     let home = order::weighted_home(key, &pools);
     let spread = ask.keys.last().map_or(ask.affinity, |key| key.number());
@@ -155,13 +159,15 @@ pub fn decide_with<'a>(
         degrade,
         spilled,
         cached_tokens: best.cached,
+        offloaded_tokens: best.offloaded,
+        tier: best.tier,
         hoped_tokens: best.hoped,
         prompt_tokens: ask.prompt_tokens,
         blocks: ask.keys.len(),
         last_key: ask.keys.last().copied(),
         cost: best.cost,
         ring_key: key,
-        holders: matches.found.len(),
+        holders,
         probes: matches.probes,
     })
 }
@@ -230,6 +236,8 @@ fn candidates<'a>(
                     load,
                     pool,
                     cached: 0,
+                    offloaded: 0,
+                    tier: None,
                     hoped: 0,
                     cost: Cost::default(),
                     base: 0.0,
@@ -253,12 +261,15 @@ fn candidates<'a>(
 
 /// Slots whose entries in the map are believed, sorted.
 fn believed(candidates: &[Candidate<'_>]) -> Vec<u16> {
-    let ready = candidates.iter().filter(|c| c.replica.state == ReplicaState::Ready);
-    let mut slots: Vec<u16> = ready.map(|c| c.replica.slot).collect();
+    let ready = candidates.iter().map(|c| c.replica).filter(|r| r.state == ReplicaState::Ready);
+    let own = ready.clone().map(|replica| replica.slot);
+    let slower = ready.flat_map(|replica| &replica.tiers).map(|tier| tier.slot);
+    let mut slots: Vec<u16> = own.chain(slower).collect();
     slots.sort_unstable();
     slots
 }
 
+/// Gives each candidate its cost; how many of them hold something of the prefix.
 fn price(
     policy: &Policy,
     local: &Local<'_>,
@@ -267,22 +278,42 @@ fn price(
     [matches, hoped]: [&Matches; 2],
     key: u128,
     candidates: &mut [Candidate<'_>],
-) {
+) -> usize {
+    let mut holders = 0;
     for candidate in candidates {
         let replica = candidate.replica;
-        let tokens = |matches: &Matches| {
-            let blocks = matches.blocks(replica.slot);
-            cached_tokens(blocks, replica.block_tokens, prompt_tokens)
-        };
-        candidate.cached = tokens(matches);
-        candidate.hoped = candidate.cached.max(tokens(hoped));
+        let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
         let Some(pool) = pools.get(candidate.pool) else { continue };
         let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
+        let on_gpu = matches.blocks(replica.slot);
+        candidate.cached = tokens(on_gpu);
+        // What was sent there a moment ago is on the GPU by now, or on its way to it.
+        let soon = candidate.cached.max(tokens(hoped.blocks(replica.slot)));
+        let mut holds = on_gpu > 0;
+        let mut bringing = 0.0;
+        // A shared store is believed for the sake of others too: not where events are missing.
+        let tiers = replica.tiers.iter().filter(|_| replica.state == ReplicaState::Ready);
+        for tier in tiers {
+            let blocks = matches.blocks(tier.slot);
+            holds |= blocks > 0;
+            let held = tokens(blocks);
+            if held > candidate.cached {
+                bringing +=
+                    prices.load(tier.medium, held.saturating_sub(soon.max(candidate.cached)));
+                candidate.offloaded += held - candidate.cached;
+                candidate.tier = Some(tier.medium);
+                candidate.cached = held;
+            }
+        }
+        holders += usize::from(holds);
+        candidate.hoped = candidate.cached.max(soon);
         let uncached = prompt_tokens.saturating_sub(candidate.hoped);
         candidate.cost = prices.cost(candidate.hoped, uncached, pool.way, &candidate.load);
+        candidate.cost.load = bringing;
         candidate.base = prices.prefill_base_ms;
         candidate.place = ring::place(key, replica);
     }
+    holders
 }
 
 /// The endpoints for Envoy, best first, each once.
@@ -314,3 +345,5 @@ impl<'a> Reachable<'a> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tier_tests;

@@ -2,6 +2,7 @@
 
 use crate::cost::Cost;
 use crate::fingerprint::Key;
+use crate::view::Medium;
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +34,11 @@ pub struct Route<'a> {
     pub spilled: bool,
     /// Prompt tokens that the chosen replica is expected to find cached.
     pub cached_tokens: u32,
-    /// The same, with what requests sent there a moment ago will have brought.
+    /// Those of them that are not on its GPU, but in a slower tier.
+    pub offloaded_tokens: u32,
+    /// The slowest tier that they come from.
+    pub tier: Option<Medium>,
+    /// As [`Self::cached_tokens`], with what requests sent there a moment ago will have brought.
     pub hoped_tokens: u32,
     /// Tokens of the prompt, as far as known.
     pub prompt_tokens: u32,
@@ -69,6 +74,8 @@ impl<'a> Route<'a> {
             degrade,
             spilled: false,
             cached_tokens: 0,
+            offloaded_tokens: 0,
+            tier: None,
             hoped_tokens: 0,
             prompt_tokens: 0,
             blocks: 0,

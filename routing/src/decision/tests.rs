@@ -9,7 +9,7 @@ use crate::prefix_map::Match;
 use crate::recent::Recent;
 
 /// A map that is told how many blocks each slot holds of any prompt.
-struct Held(BTreeMap<u16, u32>);
+pub(super) struct Held(pub(super) BTreeMap<u16, u32>);
 
 impl Lookup for Held {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
@@ -22,18 +22,18 @@ impl Lookup for Held {
     }
 }
 
-fn held(slots: &[(u16, u32)]) -> Held {
+pub(super) fn held(slots: &[(u16, u32)]) -> Held {
     Held(slots.iter().copied().collect())
 }
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     let policy: Policy = serde_json::from_value(two_regions()).unwrap();
     policy.check().unwrap();
     policy
 }
 
 /// Slots 0 and 1 in the EU, 2 and 3 in the US.
-fn world() -> World {
+pub(super) fn world() -> World {
     let replica = |slot: u16| Replica {
         slot,
         endpoint: format!("10.0.0.{slot}:8000"),
@@ -41,11 +41,12 @@ fn world() -> World {
         pool: if slot < 2 { "demo-eu-west" } else { "demo-us-east" }.into(),
         block_tokens: 16,
         state: ReplicaState::Ready,
+        tiers: Vec::new(),
     };
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
 }
 
-fn keys(seed: u64, blocks: u64) -> Vec<Key> {
+pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
     (0..blocks)
         .map(|block| {
             let hash = blake3::hash(&[seed.to_le_bytes(), block.to_le_bytes()].concat());
@@ -54,7 +55,7 @@ fn keys(seed: u64, blocks: u64) -> Vec<Key> {
         .collect()
 }
 
-fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
+pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     Ask {
         zone: Some(zone),
         model: Some("demo"),
@@ -65,7 +66,12 @@ fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     }
 }
 
-fn route<'a>(policy: &'a Policy, world: &'a World, ask: &Ask<'a>, map: &Held) -> Route<'a> {
+pub(super) fn route<'a>(
+    policy: &'a Policy,
+    world: &'a World,
+    ask: &Ask<'a>,
+    map: &Held,
+) -> Route<'a> {
     match decide(policy, world, ask, map) {
         Outcome::Route(route) => route,
         Outcome::Refuse(refusal) => panic!("{refusal:?}"),

@@ -1,6 +1,6 @@
 use warmpath_proto::v1::{
     ArtefactChunk, Beat, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
-    SnapshotBegin, SnapshotEnd,
+    SnapshotBegin, SnapshotEnd, Tier, tier,
 };
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::{Matches, find};
@@ -120,6 +120,31 @@ fn a_dead_slot_is_swept_out_by_and_by() {
         follower.tick().unwrap();
     }
     assert_eq!(found(&follower, &keys).found, []);
+}
+
+#[test]
+fn slots_of_tiers_live_as_long_as_the_table_names_them() {
+    let (mut follower, mut relay, keys) = (follower(), Relay::new(7), keys(40));
+    sync(&mut follower, &mut relay, &keys);
+    let of_tier = |slot| {
+        let tiers = vec![Tier { slot, medium: tier::Medium::Cpu.into() }];
+        Body::Replicas(Replicas {
+            replicas: vec![Replica { slot: 4, tiers, ..Replica::default() }],
+        })
+    };
+    follower.receive(&relay.down(of_tier(9)), 1_000).unwrap();
+    follower.receive(&relay.down(blocks(9, &keys)), 1_000).unwrap();
+    let sweep = |follower: &mut Follower<Memory>| {
+        for _ in 0..=256 / SWEEP_BUCKETS {
+            follower.tick().unwrap();
+        }
+        let found = found(follower, &keys);
+        (found.blocks(3), found.blocks(9))
+    };
+    assert_eq!(sweep(&mut follower), (0, 40));
+    assert_eq!(follower.replicas(), 1, "a tier is no replica");
+    follower.receive(&relay.down(of_tier(10)), 1_000).unwrap();
+    assert_eq!(sweep(&mut follower), (0, 0));
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! Those who listen: what each is told, and how far it may be behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::warn;
+use warmpath_proto::v1::{self, down::Body};
+use warmpath_routing::fingerprint::{KEY_BYTES, Key};
+
+use super::State;
+use super::replica::{Replica, message};
+use crate::events::Medium;
+use crate::message::ReplicaId;
+
+/// Deltas that a stream may be behind, and bytes in any case. The bytes go up to twice a snapshot's:
+/// beyond that a snapshot is the shorter way, and what the stream says is old.
+pub(super) const QUEUE: usize = 4096;
+pub(super) const QUEUE_BYTES: usize = 8 << 20;
+/// Streams at the same time; each Envoy has one.
+pub(super) const MAX_STREAMS: usize = 1024;
+
+/// A delta, shared by all streams.
+#[derive(Debug)]
+pub struct Delta {
+    /// In order.
+    pub bodies: Vec<Body>,
+    bytes: usize,
+}
+
+/// What a new stream begins with, and what follows.
+#[derive(Debug)]
+pub struct Subscription {
+    /// The whole table.
+    pub replicas: v1::Replicas,
+    /// All loads.
+    pub loads: v1::Loads,
+    /// Held keys by slot.
+    pub blocks: Vec<(u32, Vec<Key>)>,
+    /// What changed since.
+    pub deltas: Deltas,
+}
+
+/// A stream's queue.
+#[derive(Debug)]
+pub struct Deltas {
+    receiver: mpsc::Receiver<Arc<Delta>>,
+    bytes: Arc<AtomicUsize>,
+    /// Cancelled when the stream is to end: it was too slow, or the relay starts its slots anew.
+    pub ended: CancellationToken,
+}
+
+impl Deltas {
+    /// The next delta; none when the state is gone.
+    pub async fn next(&mut self) -> Option<Arc<Delta>> {
+        let delta = self.receiver.recv().await?;
+        self.bytes.fetch_sub(delta.bytes, Ordering::Relaxed);
+        Some(delta)
+    }
+}
+
+pub(super) struct Listener {
+    pub(super) sender: mpsc::Sender<Arc<Delta>>,
+    pub(super) bytes: Arc<AtomicUsize>,
+    _end: DropGuard,
+}
+
+impl State {
+    /// Sends what changed to all streams: the table first, so that blocks find their slot there.
+    pub(super) fn flush(&mut self) {
+        self.flush_at = None;
+        self.flushed_at = Instant::now();
+        let mut bodies = Vec::new();
+        if std::mem::take(&mut self.replicas_changed) {
+            bodies.push(Body::Replicas(self.table()));
+        }
+        bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
+        if std::mem::take(&mut self.loads_changed) {
+            let news = self.replicas.values_mut().filter(|replica| replica.load_is_news());
+            let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
+            if !loads.is_empty() {
+                bodies.push(Body::Loads(v1::Loads { loads }));
+            }
+        }
+        if bodies.is_empty() || self.listeners.is_empty() {
+            return;
+        }
+        let bytes = bodies.iter().map(Body::encoded_len).sum();
+        let delta = Arc::new(Delta { bodies, bytes });
+        let most = self.most_queued();
+        let mut too_slow = 0;
+        self.listeners.retain(|listener| {
+            if listener.sender.is_closed() {
+                return false;
+            }
+            let queued = listener.bytes.fetch_add(bytes, Ordering::Relaxed);
+            let kept = queued <= most && listener.sender.try_send(Arc::clone(&delta)).is_ok();
+            too_slow += u64::from(!kept);
+            kept
+        });
+        if too_slow > 0 {
+            self.streams_too_slow += too_slow;
+            warn!(streams = too_slow, "ended side-streams that don't keep up");
+        }
+    }
+
+    pub(super) fn most_queued(&self) -> usize {
+        let own = self.replicas.values().map(|replica| replica.known.view.announcements());
+        let shared = self.stores.values().map(|store| store.view.announcements());
+        let keys: usize = own.chain(shared).sum();
+        (2 * KEY_BYTES * keys).max(QUEUE_BYTES)
+    }
+
+    pub(super) fn subscribe(&mut self, reply: oneshot::Sender<Subscription>) {
+        self.flush();
+        self.listeners.retain(|listener| !listener.sender.is_closed());
+        if self.listeners.len() >= MAX_STREAMS || reply.is_closed() {
+            return;
+        }
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let ended = CancellationToken::new();
+        let listener =
+            Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
+        let loads = self.replicas.values().filter_map(|r| Some(message(r.slot, r.load?))).collect();
+        let subscription = Subscription {
+            replicas: self.table(),
+            loads: v1::Loads { loads },
+            blocks: self.held(),
+            deltas: Deltas { receiver, bytes, ended },
+        };
+        if reply.send(subscription).is_ok() {
+            self.streams_opened += 1;
+            self.listeners.push(listener);
+        }
+    }
+
+    /// All that is announced, by slot.
+    fn held(&self) -> Vec<(u32, Vec<Key>)> {
+        let mut blocks = Vec::new();
+        for Replica { slot, known, .. } in self.replicas.values() {
+            blocks.push((*slot, known.view.keys().collect()));
+            for (medium, slot, _) in known.view.tiers() {
+                blocks.push((slot, known.view.keys_in(medium).collect()));
+            }
+        }
+        for store in self.stores.values() {
+            blocks.push((store.slot, store.view.keys().collect()));
+        }
+        blocks
+    }
+
+    pub(super) fn table(&self) -> v1::Replicas {
+        let row = |(id, replica): (&ReplicaId, &Replica)| {
+            let own = replica.known.view.tiers().map(|(medium, slot, _)| v1::Tier {
+                slot,
+                medium: match medium {
+                    Medium::Cpu => v1::tier::Medium::Cpu.into(),
+                    _ => v1::tier::Medium::Disk.into(),
+                },
+            });
+            v1::Replica {
+                slot: replica.slot,
+                endpoint: replica.known.endpoint.clone(),
+                rank: replica.known.rank,
+                pool: replica.known.pool.clone(),
+                model: replica.known.model.clone(),
+                block_tokens: replica.block_tokens,
+                state: replica.state().into(),
+                tiers: own.chain(self.store_tier(*id)).collect(),
+            }
+        };
+        v1::Replicas { replicas: self.replicas.iter().map(row).collect() }
+    }
+}
