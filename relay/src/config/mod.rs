@@ -1,0 +1,141 @@
+//! The relay's configuration: YAML, checked at start. Errors name the line and the field.
+
+mod check;
+mod error;
+mod raw;
+mod secrets;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::index::{Duplicates, Limits};
+use crate::load::Polling;
+use crate::subscriber::Way;
+use check::Checker;
+pub use error::ConfigError;
+use raw::RawConfig;
+pub use secrets::{Tls, Token};
+
+/// Replicas of one relay; each also needs spare slots for its later lives.
+pub(crate) const MAX_REPLICAS: usize = 4096;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the side-stream is served.
+    pub listen: SocketAddr,
+    /// Where the admin endpoint is served; on loopback.
+    pub admin: Option<SocketAddr>,
+    /// The models.
+    pub models: Vec<Model>,
+    /// The replicas.
+    pub replicas: Vec<Replica>,
+    /// Where more replicas are found.
+    pub discovery: Vec<Dns>,
+    /// Who may follow the side-stream.
+    pub token: Option<Token>,
+    /// TLS of the side-stream; none for plain HTTP/2.
+    pub tls: Option<Tls>,
+    /// How engines are polled.
+    pub polling: Polling,
+    /// Bounds of each replica's view.
+    pub limits: Limits,
+}
+
+/// A model.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What replicas refer to.
+    pub name: String,
+    /// Its directory, with `tokenizer.json`; none for a model that is routed by the ring only.
+    pub path: Option<PathBuf>,
+    /// Its version, which is part of every prefix's name.
+    pub version: String,
+    /// The tokenizer's hash where there is no directory to compute it from.
+    pub tokenizer_hash: Option<[u8; 32]>,
+    /// Names in requests.
+    pub served_names: Vec<String>,
+    /// LoRA adapters.
+    pub adapters: Vec<String>,
+}
+
+/// A replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// `ip:port` of the OpenAI API.
+    pub endpoint: SocketAddr,
+    /// Data-parallel rank.
+    pub rank: Option<u32>,
+    /// Its pool.
+    pub pool: String,
+    /// Its model's place in [`Config::models`].
+    pub model: usize,
+    /// Takes nothing new.
+    pub draining: bool,
+    /// The store of KV blocks that its engine shares with others, by name.
+    pub store: Option<String>,
+    /// How its events are heard.
+    pub events: Option<Events>,
+}
+
+/// A name whose addresses are replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// The host name.
+    pub name: String,
+    /// Port of the OpenAI API.
+    pub port: u16,
+    /// Their pool.
+    pub pool: String,
+    /// Their model's place in [`Config::models`].
+    pub model: usize,
+    /// The store of KV blocks that they share, by name.
+    pub store: Option<String>,
+    /// Port of their publishers.
+    pub events_port: Option<u16>,
+    /// Port of their replay sockets.
+    pub replay_port: Option<u16>,
+    /// What a repeated store means.
+    pub duplicates: Duplicates,
+    /// Time between two look-ups.
+    pub every: Duration,
+}
+
+/// How a replica's events are heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// The publisher.
+    pub way: Way,
+    /// The replay socket, `host:port`.
+    pub replay: Option<String>,
+    /// What a repeated store means.
+    pub duplicates: Duplicates,
+}
+
+impl Config {
+    /// Reads and checks a file. Relative paths in it are relative to its directory.
+    ///
+    /// # Errors
+    /// [`ConfigError`], the first one found.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Self::parse(&text, &path.display().to_string(), directory)
+    }
+
+    /// Checks a text. `file` is its name in errors, `directory` what relative paths begin from.
+    ///
+    /// # Errors
+    /// [`ConfigError`], the first one found.
+    pub fn parse(text: &str, file: &str, directory: &Path) -> Result<Self, ConfigError> {
+        let raw: RawConfig = serde_saphyr::from_str(text).map_err(|error| ConfigError::Shape {
+            file: file.to_owned(),
+            error: error.to_string(),
+        })?;
+        Checker { file, directory }.config(&raw)
+    }
+}

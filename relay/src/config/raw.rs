@@ -1,0 +1,101 @@
+//! A configuration as it is written.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use crate::index::Duplicates;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawConfig {
+    pub(super) listen: Spanned<String>,
+    pub(super) admin: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) models: Vec<RawModel>,
+    #[serde(default)]
+    pub(super) replicas: Vec<RawReplica>,
+    #[serde(default)]
+    pub(super) discovery: Vec<RawDns>,
+    pub(super) token_file: Option<Spanned<PathBuf>>,
+    pub(super) tls: Option<RawTls>,
+    #[serde(default)]
+    pub(super) polling: RawPolling,
+    #[serde(default)]
+    pub(super) limits: RawLimits,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawModel {
+    pub(super) name: Spanned<String>,
+    pub(super) path: Option<Spanned<PathBuf>>,
+    pub(super) version: Spanned<String>,
+    pub(super) tokenizer_hash: Option<Spanned<String>>,
+    pub(super) served_names: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    pub(super) adapters: Vec<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReplica {
+    pub(super) endpoint: Spanned<String>,
+    pub(super) rank: Option<u32>,
+    pub(super) pool: Spanned<String>,
+    pub(super) model: Spanned<String>,
+    #[serde(default)]
+    pub(super) draining: bool,
+    pub(super) shared_store: Option<Spanned<String>>,
+    pub(super) events: Option<Spanned<RawEvents>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTls {
+    pub(super) certificate: Spanned<PathBuf>,
+    pub(super) key: Spanned<PathBuf>,
+    pub(super) client_ca: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawDns {
+    pub(super) dns: Spanned<String>,
+    pub(super) port: u16,
+    pub(super) pool: Spanned<String>,
+    pub(super) model: Spanned<String>,
+    pub(super) shared_store: Option<Spanned<String>>,
+    pub(super) events_port: Option<u16>,
+    pub(super) replay_port: Option<u16>,
+    #[serde(default)]
+    pub(super) duplicates: Duplicates,
+    pub(super) every_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEvents {
+    pub(super) connect: Option<String>,
+    pub(super) bind: Option<String>,
+    pub(super) replay: Option<String>,
+    #[serde(default)]
+    pub(super) duplicates: Duplicates,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(clippy::struct_field_names, reason = "the names are the file's")]
+pub(super) struct RawPolling {
+    pub(super) interval_ms: Option<Spanned<u64>>,
+    pub(super) timeout_ms: Option<Spanned<u64>>,
+    pub(super) silence_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    pub(super) blocks_per_replica: Option<Spanned<usize>>,
+    pub(super) waiting_tokens_per_replica: Option<Spanned<usize>>,
+}

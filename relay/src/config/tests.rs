@@ -1,0 +1,110 @@
+use super::*;
+
+const GOOD: &str = r#"
+listen: 127.0.0.1:18900
+admin: 127.0.0.1:18901
+models:
+  - name: demo
+    version: "1"
+    adapters: [demo-lora]
+replicas:
+  - endpoint: 127.0.0.1:18001
+    pool: demo-eu-west
+    model: demo
+    events: { connect: "tcp://127.0.0.1:18101", replay: "tcp://localhost:18201" }
+  - endpoint: 127.0.0.1:18002
+    rank: 1
+    pool: demo-eu-west
+    model: demo
+    draining: true
+    events: { bind: "tcp://*:18102", duplicates: count }
+discovery:
+  - dns: engines.svc
+    port: 8000
+    pool: demo-eu-west
+    model: demo
+    events_port: 5557
+    every_ms: 1000
+polling: { interval_ms: 100, silence_ms: 0 }
+limits: { blocks_per_replica: 5000 }
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, "relay.yaml", Path::new("."))
+}
+
+#[test]
+fn a_good_one_is_understood() {
+    let config = parse(GOOD).unwrap();
+    assert_eq!(config.models[0].served_names, ["demo"]);
+    let [first, second] = config.replicas.as_slice() else { panic!() };
+    let events = first.events.as_ref().unwrap();
+    assert_eq!(events.way, Way::Connect("127.0.0.1:18101".into()));
+    assert_eq!(events.replay.as_deref(), Some("localhost:18201"));
+    assert_eq!(events.duplicates, Duplicates::Doubt);
+    let events = second.events.as_ref().unwrap();
+    assert_eq!(events.way, Way::Bind("0.0.0.0:18102".into()));
+    assert_eq!(events.duplicates, Duplicates::Count);
+    assert!(second.draining && second.rank == Some(1));
+    assert_eq!(config.polling.interval, Duration::from_millis(100));
+    assert_eq!(config.polling.silence, None);
+    assert_eq!(config.limits.blocks, 5000);
+    let [dns] = config.discovery.as_slice() else { panic!() };
+    assert_eq!((dns.name.as_str(), dns.port, dns.events_port), ("engines.svc", 8000, Some(5557)));
+    assert_eq!((dns.every, dns.replay_port), (Duration::from_secs(1), None));
+}
+
+#[test]
+fn errors_name_line_and_field() {
+    for (from, to, line, words) in [
+        ("admin: 127.0.0.1:18901", "admin: 0.0.0.0:18901", 3, "admin: must be a loopback"),
+        ("listen: 127.0.0.1:18900", "listen: nowhere", 2, "listen: \"nowhere\" is not ip:port"),
+        (
+            "    model: demo\n    events",
+            "    model: dome\n    events",
+            11,
+            "replicas[0].model: there is no model \"dome\"",
+        ),
+        ("127.0.0.1:18002\n    rank: 1", "127.0.0.1:18001", 13, "replicas[1]: another replica"),
+        ("{ connect: \"tcp://127.0.0.1:18101\",", "{", 12, "replicas[0].events: needs either"),
+        ("tcp://127.0.0.1:18101", "tcp://*:18101", 12, "replicas[0].events.connect"),
+        ("adapters: [demo-lora]", "adapters: [demo]", 7, "models[0].adapters[0]: \"demo\" names"),
+        (
+            "version: \"1\"",
+            "version: \"1\"\n    path: /nowhere",
+            7,
+            "models[0].path: /nowhere is not",
+        ),
+        ("interval_ms: 100", "interval_ms: 0", 26, "polling.interval_ms: 0 is not from 10"),
+    ] {
+        assert!(GOOD.contains(from), "{from}");
+        let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("relay.yaml:{line}:")), "{error}");
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn a_token_is_compared_whole_and_never_shown() {
+    let token = Token::new("a secret of some length");
+    assert!(token.admits(Some(b"Bearer a secret of some length")));
+    for header in
+        [None, Some(&b"Bearer "[..]), Some(b"a secret of some length"), Some(b"Bearer a secret")]
+    {
+        assert!(!token.admits(header));
+    }
+    assert!(!format!("{token:?}").contains("secret"));
+}
+
+#[test]
+fn unknown_fields_are_refused_by_name_and_line() {
+    for (from, to, word) in [
+        ("draining: true", "drained: true", "drained"),
+        ("interval_ms", "interval", "interval"),
+        ("admin:", "amdin:", "amdin"),
+    ] {
+        let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains("relay.yaml") && error.contains(word), "{error}");
+        assert!(error.contains("line"), "{error}");
+    }
+}
