@@ -16,15 +16,21 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use warmpath_routing::fingerprint::Key;
 
+use crate::discovery::Sightings;
 use crate::message::{Message, Sender};
 use crate::state::{Holder, ReplicaSummary, StoreSummary, Summary};
 
 /// Serves until `stop`.
-pub async fn serve(listener: TcpListener, state: Sender, stop: CancellationToken) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    state: Sender,
+    sightings: Sightings,
+    stop: CancellationToken,
+) {
     let app = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/status", get(status))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(move |state| metrics(state, sightings)))
         .route("/holders", get(holders))
         .route("/drain", post(drain).delete(undrain))
         .with_state(state);
@@ -105,8 +111,12 @@ async fn set_draining(
     }
 }
 
-async fn metrics(State(state): State<Sender>) -> Result<Response, StatusCode> {
-    let text = render(&summary(&state).await?);
+async fn metrics(
+    State(state): State<Sender>,
+    sightings: Sightings,
+) -> Result<Response, StatusCode> {
+    let mut text = render(&summary(&state).await?);
+    render_sources(&mut text, &sightings);
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text).into_response())
 }
@@ -222,6 +232,22 @@ fn render(summary: &Summary) -> String {
         }
     }
     text
+}
+
+fn render_sources(text: &mut String, sightings: &Sightings) {
+    let all = sightings.all();
+    for (at, name, kind, help) in [
+        (0, "answers", "gauge", "Whether the source of replicas answered when last asked."),
+        (1, "replicas", "gauge", "Replicas that the source named last."),
+        (2, "failures_total", "counter", "Times that the source could not be asked."),
+    ] {
+        let name = format!("warmpath_relay_discovery_{name}");
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (source, numbers) in &all {
+            let value = numbers.get(at).copied().unwrap_or_default();
+            let _ = writeln!(text, "{name}{{source=\"{}\"}} {value}", escape(source));
+        }
+    }
 }
 
 fn escape(text: &str) -> String {

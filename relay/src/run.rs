@@ -17,6 +17,7 @@ use warmpath_proto::v1::side_stream_server::SideStreamServer;
 
 use crate::artefact::{self, Artefact, Build, Catalogue, Unbuilt};
 use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
+use crate::discovery::{Sightings, Source};
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
 use crate::sidestream::Server;
@@ -109,12 +110,13 @@ pub async fn run_reloading(
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let (sender, messages) = mpsc::channel(MESSAGES);
+    let sightings = Sightings::default();
     let found = discovery::once(&config).await;
     let mut fleet = Fleet::new(sender.clone());
     let known = fleet.start(specs(&config, &scopes, &found)).await?;
     tasks.spawn(State::new(known).run(messages, stop.clone()));
     if let Some(listener) = admin {
-        tasks.spawn(admin::serve(listener, sender.clone(), stop.clone()));
+        tasks.spawn(admin::serve(listener, sender.clone(), sightings.clone(), stop.clone()));
     }
     let address = listener.local_addr().unwrap_or(config.listen);
     info!(%address, replicas = config.replicas.len(), models = config.models.len(), "the relay serves");
@@ -124,7 +126,7 @@ pub async fn run_reloading(
     let (models, catalogue) = watch::channel(Arc::new(catalogue));
     let service = SideStreamServer::new(Server::new(sender, catalogue, config.token))
         .max_decoding_message_size(MAX_UP);
-    let keeper = Keeper { fleet, config, scopes, found, models, build };
+    let keeper = Keeper { fleet, config, scopes, found, sightings, models, build };
     tasks.spawn(keeper.run(reloads));
     let mut server = tonic::transport::Server::builder();
     if let Some(Tls { certificate, key, client_ca }) = tls {
@@ -168,6 +170,7 @@ struct Keeper {
     config: Config,
     scopes: Vec<Arc<ModelScope>>,
     found: Vec<Vec<Replica>>,
+    sightings: Sightings,
     models: watch::Sender<Arc<Catalogue>>,
     build: Build,
 }
@@ -179,8 +182,10 @@ impl Keeper {
             let (sender, mut news) = mpsc::channel(1);
             // They end when the receiver is gone.
             let mut sources = JoinSet::new();
-            for (place, dns) in self.config.discovery.iter().cloned().enumerate() {
-                sources.spawn(discovery::follow(place, dns, sender.clone()));
+            self.sightings.retain(self.config.discovery.iter().map(|source| &source.place));
+            for (place, source) in self.config.discovery.iter().cloned().enumerate() {
+                let source = Source::new(place, source, sender.clone(), &self.sightings);
+                sources.spawn(source.follow());
             }
             loop {
                 tokio::select! {
@@ -218,8 +223,8 @@ impl Keeper {
             warn!("listen, admin, token_file and tls change at the next start only");
         }
         // What discovery found is still true of sources that stay.
-        let found = config.discovery.iter().map(|dns| {
-            let at = old.discovery.iter().position(|other| other == dns);
+        let found = config.discovery.iter().map(|source| {
+            let at = old.discovery.iter().position(|other| other == source);
             at.and_then(|at| self.found.get(at)).cloned().unwrap_or_default()
         });
         self.found = found.collect();

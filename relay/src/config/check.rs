@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use serde_saphyr::{Location, Spanned};
 
-use super::raw::{RawConfig, RawDns, RawLimits, RawModel, RawPolling, RawReplica, RawTls};
-use super::{Config, ConfigError, Dns, Events, MAX_REPLICAS, Model, Replica, Tls, Token};
+use super::raw::{
+    RawConfig, RawDiscovery, RawKubernetes, RawLimits, RawModel, RawPolling, RawReplica, RawTls,
+};
+use super::{
+    Config, ConfigError, Discovery, Events, MAX_REPLICAS, Model, Place, Port, Replica, Tls, Token,
+};
 use crate::index::Limits;
 use crate::load::Polling;
 use crate::subscriber::Way;
@@ -92,7 +96,7 @@ impl Checker<'_> {
         }
         let mut discovery = Vec::new();
         for (i, raw) in raw.discovery.iter().enumerate() {
-            discovery.push(self.dns(i, raw, &by_name)?);
+            discovery.push(self.discovery(i, raw, &by_name)?);
         }
         Ok(Config {
             listen,
@@ -222,27 +226,77 @@ impl Checker<'_> {
         })
     }
 
-    fn dns(
+    fn discovery(
         &self,
         i: usize,
-        raw: &RawDns,
+        raw: &RawDiscovery,
         models: &HashMap<String, usize>,
-    ) -> Result<Dns, ConfigError> {
+    ) -> Result<Discovery, ConfigError> {
         let field = |name: &str| format!("discovery[{i}].{name}");
+        let at = raw.port.referenced;
+        let place = match (&raw.dns, &raw.kubernetes) {
+            (Some(dns), None) => Place::Dns {
+                name: self.named(&field("dns"), dns)?,
+                every: self.millis(&field("every_ms"), raw.every_ms.as_ref(), 5_000, 3_600_000)?,
+            },
+            (None, Some(of)) => {
+                if let Some(every) = &raw.every_ms {
+                    let what = "is of no use: Kubernetes tells what changes";
+                    return Err(self.error(every.referenced, &field("every_ms"), what));
+                }
+                self.kubernetes(&field("kubernetes"), &of.value)?
+            }
+            _ => {
+                let what = "needs either dns or kubernetes";
+                return Err(self.error(at, &format!("discovery[{i}]"), what));
+            }
+        };
+        let port = |name: &str, port: &Spanned<Port>| {
+            let what = match (&port.value, &place) {
+                (Port::Number(0), _) => "0 is no port",
+                (Port::Name(_), Place::Dns { .. }) => "must be a number, as DNS names no ports",
+                (port, _) => return Ok(port.clone()),
+            };
+            Err(self.error(port.referenced, &field(name), what))
+        };
+        let optional = |name: &str, raw: &Option<Spanned<Port>>| {
+            raw.as_ref().map(|raw| port(name, raw)).transpose()
+        };
         if raw.replay_port.is_some() && raw.events_port.is_none() {
             let what = "is of no use without events_port";
-            return Err(self.error(raw.dns.referenced, &field("replay_port"), what));
+            return Err(self.error(at, &field("replay_port"), what));
         }
-        Ok(Dns {
-            name: self.named(&field("dns"), &raw.dns)?,
-            port: raw.port,
+        Ok(Discovery {
+            port: port("port", &raw.port)?,
             pool: self.named(&field("pool"), &raw.pool)?,
             model: self.model_of(&field("model"), &raw.model, models)?,
             store: self.store(&format!("discovery[{i}]"), raw.shared_store.as_ref())?,
-            events_port: raw.events_port,
-            replay_port: raw.replay_port,
+            events_port: optional("events_port", &raw.events_port)?,
+            replay_port: optional("replay_port", &raw.replay_port)?,
             duplicates: raw.duplicates,
-            every: self.millis(&field("every_ms"), raw.every_ms.as_ref(), 5_000, 3_600_000)?,
+            place,
+        })
+    }
+
+    fn kubernetes(&self, field: &str, raw: &RawKubernetes) -> Result<Place, ConfigError> {
+        let kubeconfig = match &raw.kubeconfig {
+            None => None,
+            Some(file) => {
+                let full = self.directory.join(&file.value);
+                if !full.is_file() {
+                    let what = format!("{} is no file", full.display());
+                    return Err(self.error(file.referenced, &format!("{field}.kubeconfig"), what));
+                }
+                Some(full)
+            }
+        };
+        let namespace = raw.namespace.as_ref();
+        Ok(Place::Kubernetes {
+            service: self.named(&format!("{field}.service"), &raw.service)?,
+            namespace: namespace
+                .map(|name| self.named(&format!("{field}.namespace"), name))
+                .transpose()?,
+            kubeconfig,
         })
     }
 

@@ -7,6 +7,7 @@ mod secrets;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub struct Config {
     /// The replicas.
     pub replicas: Vec<Replica>,
     /// Where more replicas are found.
-    pub discovery: Vec<Dns>,
+    pub discovery: Vec<Discovery>,
     /// Who may follow the side-stream.
     pub token: Option<Token>,
     /// TLS of the side-stream; none for plain HTTP/2.
@@ -63,7 +64,7 @@ pub struct Model {
 }
 
 /// A replica.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
     /// `ip:port` of the OpenAI API.
     pub endpoint: SocketAddr,
@@ -81,13 +82,13 @@ pub struct Replica {
     pub events: Option<Events>,
 }
 
-/// A name whose addresses are replicas.
+/// A source of replicas, and what is the same of all that it finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dns {
-    /// The host name.
-    pub name: String,
+pub struct Discovery {
+    /// Where it looks.
+    pub place: Place,
     /// Port of the OpenAI API.
-    pub port: u16,
+    pub port: Port,
     /// Their pool.
     pub pool: String,
     /// Their model's place in [`Config::models`].
@@ -95,13 +96,53 @@ pub struct Dns {
     /// The store of KV blocks that they share, by name.
     pub store: Option<String>,
     /// Port of their publishers.
-    pub events_port: Option<u16>,
+    pub events_port: Option<Port>,
     /// Port of their replay sockets.
-    pub replay_port: Option<u16>,
+    pub replay_port: Option<Port>,
     /// What a repeated store means.
     pub duplicates: Duplicates,
-    /// Time between two look-ups.
-    pub every: Duration,
+}
+
+/// Where replicas are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The addresses of a host name.
+    Dns {
+        /// The name.
+        name: String,
+        /// Time between two look-ups.
+        every: Duration,
+    },
+    /// The EndpointSlices of a Kubernetes Service.
+    Kubernetes {
+        /// The Service's name.
+        service: String,
+        /// Its namespace; the one that the relay runs in, or that the kubeconfig names, if none.
+        namespace: Option<String>,
+        /// The kubeconfig; none for the usual places, and then the pod's own service account.
+        kubeconfig: Option<PathBuf>,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dns { name, .. } => write!(f, "dns/{name}"),
+            Self::Kubernetes { service, namespace, .. } => {
+                write!(f, "kubernetes/{}/{service}", namespace.as_deref().unwrap_or("-"))
+            }
+        }
+    }
+}
+
+/// A port: its number, or its name in the EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Port {
+    /// Its number.
+    Number(u16),
+    /// Its name.
+    Name(String),
 }
 
 /// How a replica's events are heard.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
+use super::Port;
 use crate::index::Duplicates;
 
 #[derive(Deserialize)]
@@ -17,7 +18,7 @@ pub(super) struct RawConfig {
     #[serde(default)]
     pub(super) replicas: Vec<RawReplica>,
     #[serde(default)]
-    pub(super) discovery: Vec<RawDns>,
+    pub(super) discovery: Vec<RawDiscovery>,
     pub(super) token_file: Option<Spanned<PathBuf>>,
     pub(super) tls: Option<RawTls>,
     #[serde(default)]
@@ -61,17 +62,26 @@ pub(super) struct RawTls {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawDns {
-    pub(super) dns: Spanned<String>,
-    pub(super) port: u16,
+pub(super) struct RawDiscovery {
+    pub(super) dns: Option<Spanned<String>>,
+    pub(super) kubernetes: Option<Spanned<RawKubernetes>>,
+    pub(super) port: Spanned<Port>,
     pub(super) pool: Spanned<String>,
     pub(super) model: Spanned<String>,
     pub(super) shared_store: Option<Spanned<String>>,
-    pub(super) events_port: Option<u16>,
-    pub(super) replay_port: Option<u16>,
+    pub(super) events_port: Option<Spanned<Port>>,
+    pub(super) replay_port: Option<Spanned<Port>>,
     #[serde(default)]
     pub(super) duplicates: Duplicates,
     pub(super) every_ms: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawKubernetes {
+    pub(super) service: Spanned<String>,
+    pub(super) namespace: Option<Spanned<String>>,
+    pub(super) kubeconfig: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]

@@ -25,6 +25,13 @@ discovery:
     model: demo
     events_port: 5557
     every_ms: 1000
+  - kubernetes: { service: engines, namespace: llm }
+    port: http
+    pool: demo-eu-west
+    model: demo
+    shared_store: hot
+    events_port: 5557
+    replay_port: replay
 polling: { interval_ms: 100, silence_ms: 0 }
 limits: { blocks_per_replica: 5000 }
 "#;
@@ -49,9 +56,12 @@ fn a_good_one_is_understood() {
     assert_eq!(config.polling.interval, Duration::from_millis(100));
     assert_eq!(config.polling.silence, None);
     assert_eq!(config.limits.blocks, 5000);
-    let [dns] = config.discovery.as_slice() else { panic!() };
-    assert_eq!((dns.name.as_str(), dns.port, dns.events_port), ("engines.svc", 8000, Some(5557)));
-    assert_eq!((dns.every, dns.replay_port), (Duration::from_secs(1), None));
+    let [dns, slices] = config.discovery.as_slice() else { panic!() };
+    let place = Place::Dns { name: "engines.svc".into(), every: Duration::from_secs(1) };
+    assert_eq!((&dns.place, &dns.port), (&place, &Port::Number(8000)));
+    assert_eq!((&dns.events_port, &dns.replay_port), (&Some(Port::Number(5557)), &None));
+    assert_eq!(slices.place.to_string(), "kubernetes/llm/engines");
+    assert_eq!((&slices.port, &slices.store), (&Port::Name("http".into()), &Some("hot".into())));
 }
 
 #[test]
@@ -75,7 +85,23 @@ fn errors_name_line_and_field() {
             7,
             "models[0].path: /nowhere is not",
         ),
-        ("interval_ms: 100", "interval_ms: 0", 26, "polling.interval_ms: 0 is not from 10"),
+        ("port: 8000", "port: http", 21, "discovery[0].port: must be a number"),
+        (
+            "events_port: 5557\n    every",
+            "replay_port: 1\n    every",
+            21,
+            "discovery[0].replay_port",
+        ),
+        ("port: http", "port: 0", 27, "discovery[1].port: 0 is no port"),
+        (
+            "kubernetes: { service: engines, namespace: llm }",
+            "duplicates: doubt",
+            27,
+            "either dns or",
+        ),
+        ("namespace: llm", "kubeconfig: /no", 26, "discovery[1].kubernetes.kubeconfig: /no is no"),
+        ("shared_store: hot", "shared_store: ''", 30, "discovery[1].shared_store: is empty"),
+        ("interval_ms: 100", "interval_ms: 0", 33, "polling.interval_ms: 0 is not from 10"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
