@@ -184,6 +184,7 @@ fn render(summary: &Summary) -> String {
         gauge "up" "Whether the replica may be sent requests." |r| f64::from(u8::from(r.state == "READY" || r.state == "SUSPECT"));
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
+        gauge "wrong_model" "Whether the engine serves another model than it is said to." |r| f64::from(u8::from(r.wrong_model.is_some()));
         gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;
         gauge "known_engine_blocks" "Engine blocks remembered: held, waiting, or kept for what follows them." |r| r.known_engine_blocks as f64;
         gauge "announced_prefixes" "Prefixes of 16 tokens each that are announced as held." |r| r.announced_prefixes as f64;

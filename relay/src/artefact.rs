@@ -5,6 +5,8 @@ use std::path::Path;
 use warmpath_proto::v1;
 use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, preprocess};
 
+use crate::listing::Listings;
+
 /// A tokenizer with its chat template, preprocessed for the filter.
 #[derive(Clone, Debug)]
 pub struct Artefact {
@@ -31,7 +33,7 @@ pub enum Unbuilt {
 }
 
 /// All models.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Catalogue {
     models: v1::Models,
     artefacts: Vec<Artefact>,
@@ -47,6 +49,18 @@ impl Catalogue {
             }
         }
         self.models.models.push(model);
+    }
+
+    /// The same, with the names that engines list beside.
+    pub(crate) fn with(&self, listings: &Listings) -> Self {
+        let mut with = self.clone();
+        listings.add_to(&mut with.models.models);
+        with
+    }
+
+    /// The artefacts' names.
+    pub(crate) fn ids(&self) -> Vec<[u8; 32]> {
+        self.artefacts.iter().map(|artefact| artefact.id).collect()
     }
 
     /// The whole table.

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::config::Events;
 use crate::counters::Counters;
 use crate::index::{Limits, ModelScope, View};
+use crate::listing::{Asking, Listings};
 use crate::load::{Alarms, Poller, Polling};
 use crate::message::{Message, ReplicaId, Sender};
 use crate::run::{RelayError, bind};
@@ -35,6 +36,8 @@ pub(crate) struct Spec {
     pub(crate) events: Option<Events>,
     pub(crate) limits: Limits,
     pub(crate) polling: Polling,
+    /// Names of which the engine has to list one at `/v1/models`; none where it isn't asked.
+    pub(crate) names: Option<Vec<String>>,
 }
 
 type Name = (SocketAddr, Option<u32>);
@@ -49,6 +52,7 @@ struct Member {
 pub(crate) struct Fleet {
     state: Sender,
     next: ReplicaId,
+    listings: Arc<Listings>,
     members: HashMap<Name, Member>,
 }
 
@@ -80,8 +84,8 @@ impl Spec {
 
 impl Fleet {
     /// An empty one, that tells `state` who joins and leaves.
-    pub(crate) fn new(state: Sender) -> Self {
-        Self { state, next: 0, members: HashMap::new() }
+    pub(crate) fn new(state: Sender, listings: Arc<Listings>) -> Self {
+        Self { state, next: 0, listings, members: HashMap::new() }
     }
 
     /// The first replicas; what the state begins with. An address that can't be bound is an error.
@@ -126,6 +130,7 @@ impl Fleet {
                 let _ = task.await;
             }
             info!(engine = member.spec.name(), "replica left");
+            self.listings.put(&member.spec.model, &member.spec.name(), None);
             let _ = self.state.send(Message::Leave { replica: member.id }).await;
         }
         for (name, spec) in wanted {
@@ -178,6 +183,11 @@ impl Fleet {
             endpoint: spec.endpoint.to_string(),
             rank: spec.rank,
             polling: spec.polling,
+            asking: spec.names.clone().map(|names| Asking {
+                model: spec.model.clone(),
+                names,
+                listings: Arc::clone(&self.listings),
+            }),
             alarms,
             counters,
             state: self.state.clone(),

@@ -9,6 +9,7 @@ mod discovery;
 pub mod events;
 mod fleet;
 pub mod index;
+pub mod listing;
 pub mod load;
 pub mod message;
 mod replay;

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use crate::counters::Counters;
+use crate::listing::{Asking, Listing, MAX_ANSWER};
 use crate::message::{Message, ReplicaId, Sender};
 use crate::subscriber::jittered;
 
@@ -31,6 +32,8 @@ pub struct Polling {
     pub interval: Duration,
     /// For one answer.
     pub timeout: Duration,
+    /// Between two looks at which models and adapters it serves, jittered by a quarter.
+    pub models: Duration,
     /// Time with running requests but without events after which an engine is suspect; none for
     /// never.
     pub silence: Option<Duration>,
@@ -76,6 +79,8 @@ pub struct Poller {
     pub rank: Option<u32>,
     /// How often.
     pub polling: Polling,
+    /// What it is asked at `/v1/models`, where that matters.
+    pub asking: Option<Asking>,
     /// What the replica's subscriber must know at once.
     pub alarms: Arc<Alarms>,
     /// Failures are counted here.
@@ -83,6 +88,9 @@ pub struct Poller {
     /// Where reports go.
     pub state: Sender,
 }
+
+/// Nobody wants to hear of it any more.
+struct Ended;
 
 /// Why a poll failed.
 enum Failure {
@@ -106,6 +114,7 @@ impl Poller {
             .build(connector);
         let health = format!("http://{}/health", self.endpoint);
         let metrics = format!("http://{}/metrics", self.endpoint);
+        let mut ask_at = Instant::now();
         let mut was_up: Option<bool> = None;
         let mut silent = 0;
         loop {
@@ -148,6 +157,15 @@ impl Poller {
                 }
             }
             was_up = Some(up);
+            if !up {
+                // It may come back as another.
+                ask_at = start;
+            } else if silent == 0 && ask_at <= start {
+                if self.ask(&client).await.is_err() {
+                    return;
+                }
+                ask_at = start + jittered(self.polling.models);
+            }
             let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };
             let report = Message::Report { replica: self.replica, report: Report { up, load } };
             if self.state.send(report).await.is_err() {
@@ -159,6 +177,30 @@ impl Poller {
                 () = self.state.closed() => return,
             }
         }
+    }
+
+    /// Asks which model and adapters it serves. An answer that can't be had changes nothing.
+    async fn ask(&self, client: &HttpClient) -> Result<(), Ended> {
+        let Some(Asking { model, names, listings }) = &self.asking else { return Ok(()) };
+        let url = format!("http://{}/v1/models", self.endpoint);
+        let answer = self.get(client, &url, MAX_ANSWER).await.ok();
+        let Some(listing) = answer.and_then(|bytes| Listing::parse(&bytes)) else {
+            self.counters.polls_failed.one();
+            debug!(engine = self.endpoint, "/v1/models has no list of models");
+            return Ok(());
+        };
+        let wrong = (!listing.serves(names)).then(|| {
+            let served: Vec<_> = listing.served.iter().take(4).map(String::as_str).collect();
+            served.join(", ")
+        });
+        let right = wrong.is_none();
+        let replica = self.replica;
+        self.state.send(Message::Serves { replica, wrong }).await.map_err(|_| Ended)?;
+        let engine = self
+            .rank
+            .map_or_else(|| self.endpoint.clone(), |rank| format!("{}#{rank}", self.endpoint));
+        listings.put(model, &engine, right.then_some(listing));
+        Ok(())
     }
 
     async fn load(&self, client: &HttpClient, url: &str) -> Option<Load> {

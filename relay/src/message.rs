@@ -24,6 +24,8 @@ pub enum Message {
     Settled { replica: ReplicaId },
     /// What polling its API gave.
     Report { replica: ReplicaId, report: Report },
+    /// Its engine serves the model that it is said to; or another, and which.
+    Serves { replica: ReplicaId, wrong: Option<String> },
     /// A new side-stream; the answer is held back until all replicas settled.
     Subscribe { reply: oneshot::Sender<Subscription> },
     /// A replica joins.

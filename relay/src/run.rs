@@ -20,6 +20,7 @@ use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
 use crate::discovery::{Sightings, Source};
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
+use crate::listing::Listings;
 use crate::sidestream::Server;
 use crate::state::State;
 use crate::{admin, discovery};
@@ -112,7 +113,8 @@ pub async fn run_reloading(
     let (sender, messages) = mpsc::channel(MESSAGES);
     let sightings = Sightings::default();
     let found = discovery::once(&config).await;
-    let mut fleet = Fleet::new(sender.clone());
+    let listings = Arc::new(Listings::default());
+    let mut fleet = Fleet::new(sender.clone(), Arc::clone(&listings));
     let known = fleet.start(specs(&config, &scopes, &found)).await?;
     tasks.spawn(State::new(known).run(messages, stop.clone()));
     if let Some(listener) = admin {
@@ -123,10 +125,12 @@ pub async fn run_reloading(
     listening(address);
 
     let tls = config.tls.clone();
-    let (models, catalogue) = watch::channel(Arc::new(catalogue));
+    let configured = Arc::new(catalogue);
+    let (models, catalogue) = watch::channel(Arc::clone(&configured));
     let service = SideStreamServer::new(Server::new(sender, catalogue, config.token))
         .max_decoding_message_size(MAX_UP);
-    let keeper = Keeper { fleet, config, scopes, found, sightings, models, build };
+    let keeper =
+        Keeper { fleet, config, scopes, found, sightings, listings, configured, models, build };
     tasks.spawn(keeper.run(reloads));
     let mut server = tonic::transport::Server::builder();
     if let Some(Tls { certificate, key, client_ca }) = tls {
@@ -171,6 +175,9 @@ struct Keeper {
     scopes: Vec<Arc<ModelScope>>,
     found: Vec<Vec<Replica>>,
     sightings: Sightings,
+    listings: Arc<Listings>,
+    /// The models as configured, without what engines list beside.
+    configured: Arc<Catalogue>,
     models: watch::Sender<Arc<Catalogue>>,
     build: Build,
 }
@@ -195,6 +202,7 @@ impl Keeper {
                         }
                         self.settle().await;
                     }
+                    () = self.listings.changed.notified() => self.tell_models(),
                     config = reloads.recv(), if reloading => match config {
                         Some(config) => {
                             self.reload(config).await;
@@ -231,9 +239,22 @@ impl Keeper {
         let replicas = config.replicas.len();
         (self.config, self.scopes) = (config, scopes);
         // Models first: a replica's model is to be known when it comes.
-        self.models.send_replace(Arc::new(new));
+        self.configured = Arc::new(new);
+        self.tell_models();
         self.settle().await;
         info!(replicas, models = self.scopes.len(), "the configuration was loaded again");
+    }
+
+    /// The table of models, with what engines list; side-streams hear of it if it changed.
+    fn tell_models(&self) {
+        let new = self.configured.with(&self.listings);
+        self.models.send_if_modified(|told| {
+            let changed = told.models() != new.models() || told.ids() != new.ids();
+            if changed {
+                *told = Arc::new(new);
+            }
+            changed
+        });
     }
 
     async fn settle(&mut self) {
@@ -256,6 +277,11 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             events: replica.events.clone(),
             limits: config.limits,
             polling: config.polling,
+            names: config
+                .models
+                .get(replica.model)
+                .filter(|m| m.from_engine)
+                .map(|m| m.served_names.clone()),
         })
     };
     let mut seen = HashSet::new();

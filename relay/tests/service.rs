@@ -236,3 +236,72 @@ async fn with_mutual_tls_only_those_with_a_certificate_follow() {
     }
     relay.stop().await;
 }
+
+fn listing(model: &str, adapters: &[&str]) -> String {
+    let adapters = adapters.iter().map(|id| format!(r#",{{"id":"{id}","parent":"{model}"}}"#));
+    format!(r#"{{"data":[{{"id":"{model}","parent":null}}{}]}}"#, adapters.collect::<String>())
+}
+
+#[tokio::test]
+async fn engines_say_which_model_and_adapters_they_serve() {
+    let api = api().await;
+    *api.models.lock().unwrap() = listing("another", &[]);
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let yaml = one_replica(api.address, "{}")
+        .replace("name: demo,", "name: demo, from_engine: true,")
+        .replace("interval_ms: 20", "interval_ms: 20, models_ms: 20")
+        .replace(", events: {}", "");
+    let relay = Relay::with(&format!("admin: {admin}\n{yaml}")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    follower.until("loads", |view| !view.loads.is_empty()).await;
+    assert_eq!(follower.view.state(), State::Down, "it serves another model");
+    let (_, metrics) = ask(admin, "GET", "/metrics").await;
+    let line = metrics.lines().find(|line| line.starts_with("warmpath_relay_replica_wrong_model{"));
+    assert!(line.unwrap().ends_with(" 1"), "{line:?}");
+    assert!(ask(admin, "GET", "/status").await.1.contains(r#""wrong_model":"another""#));
+
+    *api.models.lock().unwrap() = listing("demo", &["sql"]);
+    let adapters = |names: [&'static str; 2]| {
+        move |view: &common::relay::View| {
+            view.state() == State::Ready && view.models[0].adapters == names
+        }
+    };
+    follower.until("the adapter", adapters(["lora-a", "sql"])).await;
+    *api.models.lock().unwrap() = listing("demo", &["math"]);
+    follower.until("the other one", adapters(["lora-a", "math"])).await;
+    // What can't be read changes nothing; another model does.
+    *api.models.lock().unwrap() = "?".to_owned();
+    retry(async || {
+        let (_, text) = ask(admin, "GET", "/metrics").await;
+        let mut lines = text.lines();
+        let line =
+            lines.find(|line| line.starts_with("warmpath_relay_replica_polls_failed_total{"))?;
+        line.rsplit(' ').next()?.parse::<u32>().ok().filter(|failed| *failed >= 2)
+    })
+    .await;
+    assert_eq!(follower.view.state(), State::Ready);
+    *api.models.lock().unwrap() = listing("another", &[]);
+    follower.until("taken out", |view| view.state() == State::Down).await;
+    follower.until("its names, too", |view| view.models[0].adapters == ["lora-a"]).await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn a_source_that_fails_at_start_stops_nothing() {
+    let api = api().await;
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let yaml = one_replica(api.address, "{}").replace(", events: {}", "");
+    let source = "{ dns: nothing.invalid, port: 8000, pool: eu, model: demo, every_ms: 20 }";
+    let relay = Relay::with(&format!("admin: {admin}\n{yaml}discovery: [{source}]\n")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
+    retry(async || {
+        let (_, text) = ask(admin, "GET", "/metrics").await;
+        let name = "warmpath_relay_discovery_failures_total{source=\"dns/nothing.invalid\"} ";
+        let failures: u32 = text.lines().find_map(|line| line.strip_prefix(name))?.parse().ok()?;
+        (failures >= 2 && text.contains("discovery_answers{source=\"dns/nothing.invalid\"} 0"))
+            .then_some(())
+    })
+    .await;
+    relay.stop().await;
+}

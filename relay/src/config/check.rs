@@ -164,6 +164,7 @@ impl Checker<'_> {
             tokenizer_hash,
             served_names: served.into_iter().map(|text| text.value).collect(),
             adapters: raw.adapters.iter().map(|text| text.value.clone()).collect(),
+            from_engine: raw.from_engine,
         })
     }
 
@@ -376,6 +377,7 @@ impl Checker<'_> {
         Ok(Polling {
             interval: field("interval_ms", &raw.interval_ms, 200, 60_000)?,
             timeout: field("timeout_ms", &raw.timeout_ms, 1000, 60_000)?,
+            models: field("models_ms", &raw.models_ms, 5_000, 3_600_000)?,
             silence: match &raw.silence_ms {
                 Some(raw) if raw.value == 0 => None,
                 raw => Some(field("silence_ms", raw, 30_000, 3_600_000)?),

@@ -61,6 +61,8 @@ pub struct Model {
     pub served_names: Vec<String>,
     /// LoRA adapters.
     pub adapters: Vec<String>,
+    /// Engines are asked whether they serve it, and for further names and adapters.
+    pub from_engine: bool,
 }
 
 /// A replica.

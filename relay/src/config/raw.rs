@@ -37,6 +37,8 @@ pub(super) struct RawModel {
     pub(super) served_names: Option<Vec<Spanned<String>>>,
     #[serde(default)]
     pub(super) adapters: Vec<Spanned<String>>,
+    #[serde(default)]
+    pub(super) from_engine: bool,
 }
 
 #[derive(Deserialize)]
@@ -100,6 +102,7 @@ pub(super) struct RawEvents {
 pub(super) struct RawPolling {
     pub(super) interval_ms: Option<Spanned<u64>>,
     pub(super) timeout_ms: Option<Spanned<u64>>,
+    pub(super) models_ms: Option<Spanned<u64>>,
     pub(super) silence_ms: Option<Spanned<u64>>,
 }
 

@@ -121,6 +121,7 @@ impl State {
             Message::Heard { replica, heard } => self.update(replica, |r| r.heard = heard),
             Message::Settled { replica } => self.update(replica, |r| r.settled = true),
             Message::Report { replica, report } => self.report(replica, &report),
+            Message::Serves { replica, wrong } => self.update(replica, |r| r.serves(wrong)),
             Message::Subscribe { reply } => {
                 if self.settled {
                     self.subscribe(reply);

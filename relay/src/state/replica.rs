@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 use warmpath_proto::v1::{self, replica::State as ReplicaState};
 
 use crate::counters::Counters;
@@ -50,6 +50,8 @@ pub(super) struct Replica {
     pub(super) load: Option<Load>,
     pub(super) load_told: Option<Load>,
     pub(super) settled: bool,
+    /// The models that its engine serves in place of the one that it is said to serve.
+    pub(super) wrong: Option<String>,
     /// A person said that it takes nothing new.
     pub(super) drained: bool,
     /// Since when it has been running requests without an event.
@@ -69,6 +71,7 @@ impl Replica {
             load: None,
             load_told: None,
             settled: !known.has_events,
+            wrong: None,
             drained: false,
             mute_since: None,
             mute: false,
@@ -80,7 +83,7 @@ impl Replica {
     }
 
     pub(super) fn state(&self) -> ReplicaState {
-        if self.up != Some(true) {
+        if self.up != Some(true) || self.wrong.is_some() {
             ReplicaState::Down
         } else if self.known.draining || self.drained {
             ReplicaState::Draining
@@ -89,6 +92,21 @@ impl Replica {
         } else {
             ReplicaState::Ready
         }
+    }
+
+    pub(super) fn serves(&mut self, wrong: Option<String>) {
+        let (engine, rank) = (&self.known.endpoint, self.known.rank);
+        match (&self.wrong, &wrong) {
+            (before, Some(lists)) if before.as_ref() != Some(lists) => {
+                let model = &self.known.model;
+                warn!(engine, rank, model, lists, "it serves another model; nothing is sent there");
+            }
+            (Some(_), None) => {
+                info!(engine, rank, model = self.known.model, "it serves its model again");
+            }
+            _ => {}
+        }
+        self.wrong = wrong;
     }
 
     /// An engine that runs requests fills blocks, and says so. One that doesn't for long isn't

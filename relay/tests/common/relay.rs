@@ -33,6 +33,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Api {
     pub address: SocketAddr,
     pub well: Arc<AtomicBool>,
+    /// What it says at `/v1/models`.
+    pub models: Arc<Mutex<String>>,
     pub serving: JoinHandle<()>,
 }
 
@@ -45,6 +47,8 @@ pub async fn api_at(address: SocketAddr) -> Api {
     let address = listener.local_addr().unwrap();
     let well = Arc::new(AtomicBool::new(true));
     let health = Arc::clone(&well);
+    let models = Arc::new(Mutex::new(String::new()));
+    let listed = Arc::clone(&models);
     let app = axum::Router::new()
         .route(
             "/health",
@@ -56,6 +60,7 @@ pub async fn api_at(address: SocketAddr) -> Api {
                 }
             }),
         )
+        .route("/v1/models", get(move || async move { listed.lock().unwrap().clone() }))
         .route(
             "/metrics",
             get(|| async {
@@ -64,7 +69,7 @@ pub async fn api_at(address: SocketAddr) -> Api {
             }),
         );
     let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    Api { address, well, serving }
+    Api { address, well, models, serving }
 }
 
 pub fn message(parts: &[&[u8]]) -> ZmqMessage {

@@ -1,0 +1,185 @@
+//! What an engine says at `/v1/models`: the model that it serves, under which names, and adapters.
+//!
+//! vLLM and SGLang list the model once per served name (`id`, with the path in `root`) and each LoRA
+//! adapter with its model as `parent`. What configuration says wins: names that it gives to
+//! something else are not taken from an engine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use serde::Deserialize;
+use tokio::sync::Notify;
+use warmpath_proto::v1;
+
+/// Bytes of an answer that are read.
+pub(crate) const MAX_ANSWER: usize = 1 << 20;
+/// Names of one engine that are taken, and the bytes of one.
+const MAX_NAMES: usize = 1024;
+const MAX_NAME: usize = 256;
+
+/// An engine's list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Names of the model.
+    pub served: BTreeSet<String>,
+    /// Where the engine has it from.
+    roots: BTreeSet<String>,
+    /// Names of LoRA adapters.
+    pub adapters: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Vec<Card>,
+}
+
+#[derive(Deserialize)]
+struct Card {
+    id: String,
+    root: Option<String>,
+    parent: Option<String>,
+}
+
+impl Listing {
+    /// Reads an answer; none where it is none.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let answer: Answer = serde_json::from_slice(bytes).ok()?;
+        let mut listing = Self::default();
+        let fits = |name: &String| !name.is_empty() && name.len() <= MAX_NAME;
+        for card in answer.data.into_iter().filter(|card| fits(&card.id)).take(MAX_NAMES) {
+            if card.parent.is_some_and(|parent| !parent.is_empty()) {
+                listing.adapters.insert(card.id);
+            } else {
+                listing.served.insert(card.id);
+                listing.roots.extend(card.root.filter(fits));
+            }
+        }
+        Some(listing)
+    }
+
+    /// Whether the engine serves a model that has one of these names.
+    pub(crate) fn serves(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.served.contains(name) || self.roots.contains(name))
+    }
+}
+
+/// What the engines of all models say, for the table of models.
+#[derive(Debug, Default)]
+pub(crate) struct Listings {
+    /// By model, then by engine.
+    all: Mutex<BTreeMap<String, BTreeMap<String, Listing>>>,
+    /// Something changed.
+    pub(crate) changed: Notify,
+}
+
+impl Listings {
+    /// An engine's list, or none any more.
+    pub(crate) fn put(&self, model: &str, engine: &str, listing: Option<Listing>) {
+        let Ok(mut all) = self.all.lock() else { return };
+        let before = all.get(model).and_then(|engines| engines.get(engine)).cloned();
+        if before == listing {
+            return;
+        }
+        let engines = all.entry(model.to_owned()).or_default();
+        match listing {
+            Some(listing) => engines.insert(engine.to_owned(), listing),
+            None => engines.remove(engine),
+        };
+        self.changed.notify_one();
+    }
+
+    /// Adds to configured models what their engines list beside.
+    pub(crate) fn add_to(&self, models: &mut [v1::Model]) {
+        let Ok(all) = self.all.lock() else { return };
+        let mut taken: BTreeSet<String> = BTreeSet::new();
+        for model in models.iter() {
+            taken.extend(model.served_names.iter().chain(&model.adapters).cloned());
+        }
+        for model in models {
+            let engines = all.get(&model.name).into_iter().flat_map(BTreeMap::values);
+            for listing in engines {
+                for name in &listing.served {
+                    if taken.insert(name.clone()) {
+                        model.served_names.push(name.clone());
+                    }
+                }
+                for name in &listing.adapters {
+                    if model.adapters.len() < MAX_NAMES && taken.insert(name.clone()) {
+                        model.adapters.push(name.clone());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the poller of one replica asks its engine for.
+#[derive(Clone, Debug)]
+pub struct Asking {
+    /// The model's name in the configuration.
+    pub(crate) model: String,
+    /// The names of which the engine has to list one.
+    pub(crate) names: Vec<String>,
+    /// Where its list goes.
+    pub(crate) listings: Arc<Listings>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VLLM: &str = r#"{"object": "list", "data": [
+        {"id": "demo", "object": "model", "root": "/models/demo", "parent": null, "max_model_len": 8},
+        {"id": "alias", "root": "/models/demo", "parent": null},
+        {"id": "sql", "root": "/loras/sql", "parent": "demo"}]}"#;
+
+    fn names(list: &[&str]) -> Vec<String> {
+        list.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn models_and_adapters_are_told_apart() {
+        let listing = Listing::parse(VLLM.as_bytes()).unwrap();
+        assert!(listing.served.iter().eq(["alias", "demo"]));
+        assert!(listing.adapters.iter().eq(["sql"]));
+        assert!(listing.serves(&names(&["other", "demo"])));
+        assert!(listing.serves(&names(&["/models/demo"])), "by what the engine has it from");
+        assert!(!listing.serves(&names(&["sql", "/loras/sql"])), "an adapter is not the model");
+        for wrong in ["", "[]", "{}", r#"{"data": [{"id": 5}]}"#, r#"{"data": 1}"#] {
+            assert_eq!(Listing::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+        let many: Vec<_> =
+            (0..5_000).map(|i| serde_json::json!({"id": format!("a{i}"), "parent": "m"})).collect();
+        let many = serde_json::json!({ "data": many }).to_string();
+        assert_eq!(Listing::parse(many.as_bytes()).unwrap().adapters.len(), MAX_NAMES);
+        let long = serde_json::json!({"data": [{"id": "x".repeat(300)}]}).to_string();
+        assert_eq!(Listing::parse(long.as_bytes()).unwrap(), Listing::default());
+    }
+
+    #[test]
+    fn what_engines_list_is_added_and_configuration_wins() {
+        let model = |name: &str, adapters: &[&str]| v1::Model {
+            name: name.into(),
+            served_names: names(&[name]),
+            adapters: names(adapters),
+            ..v1::Model::default()
+        };
+        let configured = [model("demo", &["own"]), model("other", &["sql"])];
+        let listings = Listings::default();
+        let table = || {
+            let mut models = configured.clone();
+            listings.add_to(&mut models);
+            models.map(|model| (model.served_names, model.adapters))
+        };
+        let listing = Listing::parse(VLLM.as_bytes());
+        let mut more = listing.clone().unwrap();
+        more.adapters.extend(names(&["math", "own"]));
+        listings.put("demo", "a", listing);
+        listings.put("demo", "b", Some(more));
+        let [demo, other] = table();
+        assert_eq!(demo, (names(&["demo", "alias"]), names(&["own", "math"])), "sql is other's");
+        assert_eq!(other, (names(&["other"]), names(&["sql"])));
+        listings.put("demo", "b", None);
+        assert_eq!(table()[0], (names(&["demo", "alias"]), names(&["own"])));
+    }
+}
