@@ -47,6 +47,9 @@ pub struct Told {
     pub refused: u64,
     /// The snapshot has just been completed.
     pub synced: bool,
+    /// How far a beat's time by the relay's clock is from now by this host's, in milliseconds: the
+    /// message's way, and what the clocks differ by.
+    pub lag_ms: Option<u64>,
 }
 
 /// One Envoy's view of its relay.
@@ -181,8 +184,11 @@ impl<D: Data> Follower<D> {
                     self.keep_artefact(id, &bytes)?;
                 }
             }
-            // A beat says that the relay is there, and so does what a newer relay may say.
-            Some(Body::Beat(_)) | None => {}
+            Some(Body::Beat(beat)) => {
+                told.lag_ms = (beat.unix_ms > 0).then(|| beat.unix_ms.abs_diff(now_ms));
+            }
+            // What a newer relay may say tells that it is there, at least.
+            None => {}
         }
         Ok(told)
     }

@@ -22,6 +22,7 @@ pub(super) struct Metrics {
     synced: Gauge,
     replicas: Gauge,
     generation: Gauge,
+    beat_lag_ms: Gauge,
 }
 
 impl Metrics {
@@ -43,6 +44,7 @@ impl Metrics {
             synced: gauge("synced"),
             replicas: gauge("replicas"),
             generation: gauge("map_generation"),
+            beat_lag_ms: gauge("beat_lag_ms"),
         }
     }
 
@@ -52,6 +54,9 @@ impl Metrics {
         self.evicted.add(told.applied.evicted);
         self.refused.add(told.refused);
         self.snapshots.add(u64::from(told.synced));
+        if let Some(lag_ms) = told.lag_ms {
+            self.beat_lag_ms.set(lag_ms);
+        }
     }
 
     pub(super) fn show(&self, state: &State, replicas: usize) {

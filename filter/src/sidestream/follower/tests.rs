@@ -83,7 +83,12 @@ fn a_snapshot_and_deltas_reach_shared_data() {
 fn beats_are_seen_by_the_workers_with_the_next_tick() {
     let (mut follower, mut relay) = (follower(), Relay::new(7));
     sync(&mut follower, &mut relay, &[]);
-    follower.receive(&relay.down(Body::Beat(Beat { unix_ms: 5 })), 2_000).unwrap();
+    let told = follower.receive(&relay.down(Body::Beat(Beat { unix_ms: 1_990 })), 2_000).unwrap();
+    assert_eq!(told.lag_ms, Some(10));
+    let ahead = follower.receive(&relay.down(Body::Beat(Beat { unix_ms: 2_500 })), 2_000).unwrap();
+    assert_eq!(ahead.lag_ms, Some(500), "clocks that differ show either way");
+    let untold = follower.receive(&relay.down(Body::Beat(Beat { unix_ms: 0 })), 2_000).unwrap();
+    assert_eq!(untold.lag_ms, None);
     follower.tick().unwrap();
     assert_eq!(saved(&follower).heard_ms, 2_000, "by this host's clock, not the relay's");
 }
