@@ -45,6 +45,9 @@ pub struct Shell {
     /// Whether responses tell the client how its request was routed.
     #[serde(default)]
     pub explain: bool,
+    /// Whether engines are asked to report their load with each answer (ORCA).
+    #[serde(default)]
+    pub orca: bool,
     /// Milliseconds between ticks: how old a worker's view of replicas and loads may be.
     #[serde(default = "defaults::refresh_ms")]
     pub refresh_ms: u32,
@@ -54,7 +57,7 @@ pub struct Shell {
 }
 
 /// Fields of [`Shell`], by which they are told from those of the policy.
-const SHELL_FIELDS: [&str; 3] = ["explain", "refresh_ms", "memo_bytes"];
+const SHELL_FIELDS: [&str; 4] = ["explain", "orca", "refresh_ms", "memo_bytes"];
 
 mod defaults {
     pub(super) fn tick_ms() -> u32 {

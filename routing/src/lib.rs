@@ -11,6 +11,7 @@ pub mod fingerprint;
 pub mod health;
 pub mod learn;
 pub mod ledger;
+pub mod orca;
 pub mod policy;
 pub mod prefix_map;
 pub mod prompt;

@@ -12,6 +12,7 @@ use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, find};
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
+use super::fresher::Fresher;
 use super::here::Here;
 use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
@@ -79,6 +80,7 @@ pub(super) struct Dispatch<D> {
     hints: RefCell<Hints>,
     view: View,
     here: Here,
+    fresher: Fresher,
     feedback: Feedback,
     prompts: Rc<RefCell<Prompts>>,
     metrics: Metrics,
@@ -90,6 +92,7 @@ impl<D: Data> Dispatch<D> {
         Self {
             config,
             here: Here::new(id),
+            fresher: Fresher::default(),
             feedback: Feedback::define(),
             map: Map(data),
             hints: RefCell::default(),
@@ -119,6 +122,11 @@ impl<D: Data> Dispatch<D> {
     }
 
     #[cfg(test)]
+    pub(super) fn names(&self) -> &[u64] {
+        &self.view.names
+    }
+
+    #[cfg(test)]
     pub(super) fn world(&self) -> &World {
         &self.view.world
     }
@@ -137,6 +145,7 @@ impl<D: Data> Dispatch<D> {
                 log::error!("router: {error}");
             }
         }
+        self.fresher.refresh(&mut self.view, now_ms);
         if let Err(error) = self.here.exchange(&mut self.map.0, &mut self.view, now_ms) {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
@@ -230,6 +239,9 @@ impl<D: Data> Dispatch<D> {
                     self.fail_one(&ticket.named, name, now_ms);
                 } else {
                     self.here.served(&self.view, name);
+                }
+                if let Some(orca) = answer.orca {
+                    self.fresher.heard(&mut self.view, name, orca, now_ms);
                 }
             }
             // Elsewhere than foreseen: it counts there from now on, and the forecast is void.

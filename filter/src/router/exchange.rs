@@ -19,6 +19,8 @@ const CLUSTER: &str = "x-warmpath-cluster";
 const ENDPOINT: &str = "x-gateway-destination-endpoint";
 /// Names the engine's data-parallel rank; vLLM's own.
 const RANK: &str = "x-data-parallel-rank";
+/// Asks the engine to report its load with the answer (ORCA).
+const ORCA_FORMAT: &str = "endpoint-load-metrics-format";
 /// For Envoy's ring, where no host is named.
 const HASH: &str = "x-warmpath-hash";
 /// Tells the client why, if configured.
@@ -48,6 +50,8 @@ pub struct Exchange {
     // In flight until this is dropped.
     ticket: Option<Ticket>,
     watch: Watch,
+    // The engine is asked to report its load.
+    orca: bool,
 }
 
 impl Exchange {
@@ -63,6 +67,7 @@ impl Exchange {
             explain: String::new(),
             ticket: None,
             watch: Watch::default(),
+            orca: false,
         }
     }
 
@@ -112,6 +117,11 @@ impl Exchange {
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
             None => Headers::Request.remove(RANK)?,
+        }
+        // Of a rank nothing can be learned: the report is of all of them together.
+        self.orca = self.router.orca && told.rank.is_none() && told.slot.is_some();
+        if self.orca {
+            Headers::Request.set(ORCA_FORMAT, "TEXT")?;
         }
         host::clear_route_cache()?;
         self.note();
@@ -207,7 +217,7 @@ impl HttpContext for Exchange {
             let _ = Headers::Response.set(EXPLAIN, &self.explain);
         }
         if let Some(ticket) = &mut self.ticket {
-            match self.watch.begin() {
+            match self.watch.begin(self.orca) {
                 Ok(answer) => {
                     self.router.with(|all| all.answered(ticket, &answer, host::now_ms()));
                 }

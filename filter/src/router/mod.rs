@@ -3,6 +3,7 @@
 mod dispatch;
 mod exchange;
 mod feedback;
+mod fresher;
 mod here;
 mod metrics;
 mod prompts;
@@ -32,6 +33,7 @@ pub struct Router {
     priority_header: String,
     most_body: usize,
     explain: bool,
+    orca: bool,
     dispatch: RefCell<Dispatch<Envoy>>,
 }
 
@@ -47,6 +49,7 @@ impl Router {
             priority_header: config.policy.admission.header.clone(),
             most_body: config.policy.max_body_bytes,
             explain: config.shell.explain,
+            orca: config.shell.orca,
             dispatch: RefCell::new(Dispatch::new(config, Envoy, id())),
         })
     }

@@ -1,9 +1,13 @@
 //! An answer as it passes: who gave it, when it began, and what its end says.
 
+use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{TAIL_BYTES, Tail, Usage};
 
 use super::ticket::Answer;
 use crate::host::{self, Headers};
+
+/// ORCA's report of an engine's load.
+const ORCA: &str = "endpoint-load-metrics";
 
 /// What is watched of an answer.
 #[derive(Debug, Default)]
@@ -18,7 +22,7 @@ pub(super) struct Watch {
 
 impl Watch {
     /// The headers are there.
-    pub(super) fn begin(&mut self) -> host::Result<Answer> {
+    pub(super) fn begin(&mut self, orca: bool) -> host::Result<Answer> {
         let status = header(":status")?.parse().unwrap_or(0);
         let kind = header("content-type")?;
         self.stream = kind.starts_with("text/event-stream");
@@ -29,6 +33,7 @@ impl Watch {
         let readable = self.stream || kind.starts_with("application/json");
         self.read = of_engine && plain && status == 200 && readable;
         Ok(Answer {
+            orca: if orca { report()? } else { None },
             status,
             of_engine,
             // A tripped circuit breaker (`…{overflow}`) is Envoy's own doing.
@@ -56,6 +61,13 @@ impl Watch {
     pub(super) fn usage(&self) -> Option<Usage> {
         self.tail.usage()
     }
+}
+
+/// The engine's load; the client is not told of it.
+fn report() -> host::Result<Option<Orca>> {
+    let Some(value) = Headers::Response.get(ORCA)? else { return Ok(None) };
+    Headers::Response.remove(ORCA)?;
+    Ok(Orca::parse(&value))
 }
 
 fn header(name: &str) -> host::Result<String> {

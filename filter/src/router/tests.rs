@@ -349,6 +349,7 @@ fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
         upstream_failed: false,
         upstream: Some(endpoint.into()),
         attempts,
+        orca: None,
     }
 }
 
@@ -415,6 +416,46 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
 }
 
 #[test]
+fn a_reported_load_counts_until_the_relay_says_something_newer() {
+    use warmpath_routing::orca::Orca;
+    let mut gateway = of_equals();
+    let load = |slot, waiting| v1::Load { slot, waiting, running: 2, kv_usage: 0.5 };
+    let tell = |gateway: &mut Gateway, loads: Vec<v1::Load>, at| {
+        gateway.say(Said::Loads(v1::Loads { loads }));
+        gateway.router.tick(at);
+    };
+    let waiting = |gateway: &Gateway| {
+        let loads = &gateway.router.world().loads;
+        assert_eq!(loads[0].running, 2, "what isn't reported stays");
+        [loads[0].waiting, loads[1].waiting]
+    };
+    tell(&mut gateway, vec![load(1, 4), load(2, 4)], NOW);
+    let report = |gateway: &mut Gateway, waiting, at| {
+        let mut told = gateway.send(&[1, 2, 3]);
+        let orca = Orca { waiting: Some(waiting), ..Orca::default() };
+        let answer = Answer { orca: Some(orca), ..answer(200, "10.0.0.1:8000", 1) };
+        told.ticket.named = vec![("10.0.0.1:8000".into(), gateway.router.names()[0])];
+        gateway.router.answered(&mut told.ticket, &answer, at);
+        gateway.router.landed(&mut told.ticket);
+    };
+    report(&mut gateway, 9, NOW + 10);
+    assert_eq!(waiting(&gateway), [9, 4]);
+    // Ticks, and news of another replica, leave it; news of its own don't.
+    gateway.router.tick(NOW + 50);
+    tell(&mut gateway, vec![load(2, 5)], NOW + 60);
+    assert_eq!(waiting(&gateway), [9, 5]);
+    tell(&mut gateway, vec![load(1, 3)], NOW + 70);
+    assert_eq!(waiting(&gateway), [3, 5]);
+    // Nor does it count for long where no news come; the last of several reports does.
+    report(&mut gateway, 8, NOW + 80);
+    report(&mut gateway, 7, NOW + 90);
+    gateway.router.tick(NOW + 1_080);
+    assert_eq!(waiting(&gateway), [7, 5]);
+    gateway.router.tick(NOW + 1_090);
+    assert_eq!(waiting(&gateway), [3, 5]);
+}
+
+#[test]
 fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
     let ids: Vec<u32> = (0..320).collect();
     let own = |upstream_failed, attempts| Answer {
@@ -423,6 +464,7 @@ fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
         upstream_failed,
         upstream: None,
         attempts,
+        orca: None,
     };
     let refused_all = own(true, 2);
     for (answer, alone) in [

@@ -2,6 +2,7 @@
 
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Route};
+use warmpath_routing::orca::Orca;
 use warmpath_routing::view::World;
 
 /// A request under way.
@@ -52,6 +53,8 @@ pub(super) struct Answer {
     pub(super) upstream: Option<String>,
     /// Hosts that were tried.
     pub(super) attempts: usize,
+    /// The engine's load, where it reports one.
+    pub(super) orca: Option<Orca>,
 }
 
 impl Ticket {

@@ -22,6 +22,7 @@ pub(super) struct KnownModel {
 #[derive(Debug, Default)]
 pub(super) struct View {
     seen: Option<State>,
+    loads_read: Option<u32>,
     pub(super) world: World,
     /// The replicas' names, in their order.
     pub(super) names: Vec<u64>,
@@ -70,6 +71,11 @@ impl View {
         self.models.iter().find_map(|known| Some((known, known.model.adapter(requested)?)))
     }
 
+    /// Changes whenever the loads were read again.
+    pub(super) fn loads_version(&self) -> Option<u32> {
+        self.loads_read
+    }
+
     fn read_replicas(&mut self, data: &impl Data) -> Result<(), HostError> {
         let Some(table) = decode::<v1::Replicas>(data.get(shared::REPLICAS)?) else {
             return Ok(());
@@ -92,6 +98,7 @@ impl View {
             })
         };
         self.world.loads = self.world.replicas.iter().map(load).collect();
+        self.loads_read = Some(self.loads_read.map_or(0, |times| times.wrapping_add(1)));
         Ok(())
     }
 
