@@ -360,6 +360,7 @@ mod tests {
             tokenizer_hash: None,
             served_names: vec!["m".into()],
             adapters: Vec::new(),
+            from_engine: false,
         };
         let models = [model];
         let unsupported: Build = |_| Err(Unbuilt::Unsupported("Unigram".into()));

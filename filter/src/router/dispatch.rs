@@ -241,6 +241,7 @@ impl<D: Data> Dispatch<D> {
                     self.here.served(&self.view, name);
                 }
                 if let Some(orca) = answer.orca {
+                    self.metrics.load_reports.add(1);
                     self.fresher.heard(&mut self.view, name, orca, now_ms);
                 }
             }
