@@ -86,6 +86,7 @@ struct Replica {
     requests_waiting: Option<u64>,
     requests_running: Option<u64>,
     kv_usage: Option<f64>,
+    rtt_ms: Option<f64>,
     #[serde(default)]
     gaps: u64,
 }
@@ -100,7 +101,7 @@ impl Relay {
         );
         let head = [
             "REPLICA", "POOL", "STATE", "EVENTS", "HELD", "PREFIXES", "WAITING", "RUNNING", "KV",
-            "GAPS",
+            "RTT", "GAPS",
         ];
         let mut rows = vec![head.map(str::to_owned)];
         for replica in &self.replicas {
@@ -118,6 +119,7 @@ impl Relay {
                 number(replica.requests_waiting),
                 number(replica.requests_running),
                 replica.kv_usage.map_or_else(|| "-".into(), |kv| format!("{:.0} %", kv * 100.0)),
+                replica.rtt_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.1} ms")),
                 replica.gaps.to_string(),
             ]);
         }

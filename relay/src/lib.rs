@@ -13,6 +13,7 @@ pub mod listing;
 pub mod load;
 pub mod message;
 mod replay;
+mod round_trip;
 mod run;
 pub mod sidestream;
 pub mod state;

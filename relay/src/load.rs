@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::counters::Counters;
 use crate::listing::{Asking, Listing, MAX_ANSWER};
 use crate::message::{Message, ReplicaId, Sender};
+use crate::round_trip::RoundTrip;
 use crate::subscriber::jittered;
 
 /// Bytes of /metrics that are read. vLLM's has about 60 kB.
@@ -46,6 +47,8 @@ pub struct Report {
     pub up: bool,
     /// How busy it is, where /metrics could be read.
     pub load: Option<Load>,
+    /// The network's round trip to it, once that was measured.
+    pub round_trip: Option<Duration>,
 }
 
 /// How busy an engine says it is.
@@ -115,6 +118,7 @@ impl Poller {
         let health = format!("http://{}/health", self.endpoint);
         let metrics = format!("http://{}/metrics", self.endpoint);
         let mut ask_at = Instant::now();
+        let mut trip = RoundTrip::new();
         let mut was_up: Option<bool> = None;
         let mut silent = 0;
         loop {
@@ -167,7 +171,10 @@ impl Poller {
                 ask_at = start + jittered(self.polling.models);
             }
             let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };
-            let report = Message::Report { replica: self.replica, report: Report { up, load } };
+            let round_trip =
+                if up { trip.measure(&self.endpoint, self.polling.timeout).await } else { None };
+            let report = Report { up, load, round_trip };
+            let report = Message::Report { replica: self.replica, report };
             if self.state.send(report).await.is_err() {
                 return;
             }

@@ -332,6 +332,9 @@ impl State {
         if report.load.is_some() {
             replica.load = report.load;
         }
+        if report.round_trip.is_some() {
+            replica.round_trip = report.round_trip;
+        }
         if replica.load_is_news() {
             self.loads_changed = true;
             self.soon();

@@ -14,6 +14,8 @@ use crate::load::{Load, Report};
 
 /// Change of KV usage that is worth a message.
 const KV_STEP: f32 = 0.005;
+/// Change of the round trip that is, in microseconds; of a long one a tenth.
+const RTT_STEP_US: u32 = 100;
 
 /// What the state is told about a replica at start.
 #[derive(Debug)]
@@ -48,7 +50,9 @@ pub(super) struct Replica {
     pub(super) heard: bool,
     pub(super) up: Option<bool>,
     pub(super) load: Option<Load>,
-    pub(super) load_told: Option<Load>,
+    /// The network's round trip to it.
+    pub(super) round_trip: Option<Duration>,
+    pub(super) load_told: Option<v1::Load>,
     pub(super) settled: bool,
     /// The models that its engine serves in place of the one that it is said to serve.
     pub(super) wrong: Option<String>,
@@ -69,6 +73,7 @@ impl Replica {
             heard: false,
             up: None,
             load: None,
+            round_trip: None,
             load_told: None,
             settled: !known.has_events,
             wrong: None,
@@ -131,22 +136,30 @@ impl Replica {
     }
 
     pub(super) fn load_is_news(&self) -> bool {
-        match (self.load, self.load_told) {
+        match (self.load_now(), self.load_told) {
             (Some(now), Some(told)) => {
                 now.waiting != told.waiting
                     || now.running != told.running
                     || (now.kv_usage - told.kv_usage).abs() >= KV_STEP
+                    || now.rtt_us.abs_diff(told.rtt_us) > RTT_STEP_US.max(told.rtt_us / 10)
             }
             (now, told) => now != told,
         }
     }
 
-    pub(super) fn tell_load(&mut self) -> Option<v1::Load> {
-        self.load_told = self.load;
-        Some(message(self.slot, self.load?))
+    /// How busy it is and how far; none of what isn't known yet.
+    pub(super) fn load_now(&self) -> Option<v1::Load> {
+        if self.load.is_none() && self.round_trip.is_none() {
+            return None;
+        }
+        let Load { waiting, running, kv_usage } = self.load.unwrap_or_default();
+        let micros = self.round_trip.map_or(0, |trip| trip.as_micros().max(1));
+        let rtt_us = u32::try_from(micros).unwrap_or(u32::MAX);
+        Some(v1::Load { slot: self.slot, waiting, running, kv_usage, rtt_us })
     }
-}
 
-pub(super) fn message(slot: u32, load: Load) -> v1::Load {
-    v1::Load { slot, waiting: load.waiting, running: load.running, kv_usage: load.kv_usage }
+    pub(super) fn tell_load(&mut self) -> Option<v1::Load> {
+        self.load_told = self.load_now();
+        self.load_told
+    }
 }

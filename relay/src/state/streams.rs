@@ -11,7 +11,7 @@ use warmpath_proto::v1::{self, down::Body};
 use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
 use super::State;
-use super::replica::{Replica, message};
+use super::replica::Replica;
 use crate::events::Medium;
 use crate::message::ReplicaId;
 
@@ -124,7 +124,7 @@ impl State {
         let ended = CancellationToken::new();
         let listener =
             Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
-        let loads = self.replicas.values().filter_map(|r| Some(message(r.slot, r.load?))).collect();
+        let loads = self.replicas.values().filter_map(Replica::load_now).collect();
         let subscription = Subscription {
             replicas: self.table(),
             loads: v1::Loads { loads },

@@ -67,6 +67,8 @@ pub struct ReplicaSummary {
     pub requests_waiting: Option<u32>,
     pub requests_running: Option<u32>,
     pub kv_usage: Option<f32>,
+    /// The network's round trip to it, in milliseconds.
+    pub rtt_ms: Option<f64>,
     pub batches: u64,
     pub connects: u64,
     pub disconnects: u64,
@@ -173,6 +175,7 @@ impl Replica {
             requests_waiting: self.load.map(|load| load.waiting),
             requests_running: self.load.map(|load| load.running),
             kv_usage: self.load.map(|load| load.kv_usage),
+            rtt_ms: self.round_trip.map(|trip| trip.as_secs_f64() * 1e3),
             batches: counters.batches.get(),
             connects: counters.connects.get(),
             disconnects: counters.disconnects.get(),

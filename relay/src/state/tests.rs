@@ -54,7 +54,7 @@ async fn the_first_snapshot_waits_until_the_past_is_known() {
     let running = tokio::spawn(state(1).run(messages, CancellationToken::new()));
     let (reply, mut answer) = oneshot::channel();
     sender.send(Message::Subscribe { reply }).await.unwrap();
-    let report = Report { up: true, load: None };
+    let report = Report { up: true, load: None, round_trip: None };
     sender.send(Message::Report { replica: 0, report }).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(answer.try_recv().is_err());
@@ -130,7 +130,9 @@ fn states_tell_what_may_be_sent_and_believed() {
         }
         assert_eq!(state.replicas[&0].state(), expected);
     };
-    let report = |up| Some(Message::Report { replica: 0, report: Report { up, load: None } });
+    let report = |up| {
+        Some(Message::Report { replica: 0, report: Report { up, load: None, round_trip: None } })
+    };
     let heard = |heard| Some(Message::Heard { replica: 0, heard });
     expect(None, ReplicaState::Down);
     expect(heard(true), ReplicaState::Down);
@@ -148,7 +150,7 @@ fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
     let mut state = state(1);
     let load = |waiting| Load { waiting, running: 1, kv_usage: 0.5 };
     let report = |waiting| {
-        let report = Report { up: true, load: Some(load(waiting)) };
+        let report = Report { up: true, load: Some(load(waiting)), round_trip: None };
         Message::Report { replica: 0, report }
     };
     state.take(report(1));
@@ -162,6 +164,23 @@ fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
     store(&mut state, 0, 1);
     state.take(Message::Clear { replica: 0, why: Doubt::Gap });
     assert!(state.replicas[&0].load_is_news());
+}
+
+#[test]
+fn a_round_trip_is_told_when_it_is_another() {
+    let mut state = state(1);
+    let report = |micros| {
+        let round_trip = Some(std::time::Duration::from_micros(micros));
+        Message::Report { replica: 0, report: Report { up: true, load: None, round_trip } }
+    };
+    state.take(report(9_000));
+    assert!(state.replicas[&0].load_is_news());
+    state.flush();
+    assert_eq!(state.replicas[&0].load_told.unwrap().rtt_us, 9_000);
+    for (micros, news) in [(9_800, false), (8_200, false), (7_900, true), (30_000, true)] {
+        state.take(report(micros));
+        assert_eq!(state.replicas[&0].load_is_news(), news, "{micros}");
+    }
 }
 
 #[tokio::test]
@@ -189,7 +208,10 @@ async fn what_joins_and_leaves_is_told_and_no_slot_comes_twice() {
 #[test]
 fn a_drain_by_hand_holds_until_it_is_taken_back_also_for_a_replica_that_comes_again() {
     let mut state = state(2);
-    let up = |replica| Message::Report { replica, report: Report { up: true, load: None } };
+    let up = |replica| Message::Report {
+        replica,
+        report: Report { up: true, load: None, round_trip: None },
+    };
     let drain = |state: &mut State, endpoint: &str, drain| {
         let (reply, mut answer) = oneshot::channel();
         let endpoint = endpoint.to_owned();
@@ -222,7 +244,7 @@ fn one_that_runs_requests_without_a_word_is_suspect_until_it_speaks() {
     let mut state = state(1);
     let report = |running| {
         let load = Some(Load { waiting: 0, running, kv_usage: 0.1 });
-        Message::Report { replica: 0, report: Report { up: true, load } }
+        Message::Report { replica: 0, report: Report { up: true, load, round_trip: None } }
     };
     let expect = |state: &State, expected| assert_eq!(state.replicas[&0].state(), expected);
     state.take(Message::Heard { replica: 0, heard: true });
