@@ -11,6 +11,7 @@ pub mod load;
 pub mod process;
 pub mod report;
 pub mod run;
+pub mod script;
 pub mod systems;
 pub mod upstream;
 pub mod usage;

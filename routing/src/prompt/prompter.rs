@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::bpe::Scratch;
 use super::error::PromptError;
-use super::memo::{Known, Memo, Place};
+use super::memo::{Known, Memo};
 use super::model::Model;
 use super::render::render;
 use super::request::{Prompt, Request};
@@ -162,7 +162,7 @@ impl Prompter {
         if text.marked {
             chain.push(&tokenizer.before, |name| names.push(name));
         }
-        let mut place = Place::start(&root, text.marked);
+        let mut walk = self.memo.walk(&root, text.marked);
         let mut places = Vec::new();
         let mut stretches = Stretches::new(&text.content);
         let mut stop = Stop::End;
@@ -171,8 +171,8 @@ impl Prompter {
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
             let memo = safe && self.memo.is_on();
-            if memo {
-                place = place.then(stretch);
+            let place = memo.then(|| walk.then(stretch));
+            if let Some(place) = place {
                 if let Some(known) = self.memo.get(&place) {
                     self.hits += (known.chain.tokens() - chain.tokens()) as u64;
                     names.extend_from_slice(&known.names);
@@ -198,7 +198,7 @@ impl Prompter {
                 break;
             }
             whole = (chain.tokens(), stretches.position());
-            if memo {
+            if let Some(place) = place {
                 let names = names.get(first..).unwrap_or_default().into();
                 self.memo.put(place, Known { names, chain });
                 places.push(place);
