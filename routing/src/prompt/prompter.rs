@@ -212,19 +212,12 @@ impl Prompter {
             {
                 self.hits += (known.chain.tokens() - reached.chain.tokens()) as u64;
                 reached.take(place, known);
-                match &mut run {
-                    Some(run) => run.stretches += 1,
-                    None => {
-                        run =
-                            Some(Run { from: place, start: reached.at(&stretches), stretches: 0 });
-                        self.hits += leap(
-                            &mut self.memo,
-                            &text.content,
-                            &mut reached,
-                            &mut stretches,
-                            limit,
-                        );
-                    }
+                if let Some(run) = &mut run {
+                    run.stretches += 1;
+                } else {
+                    run = Some(Run { from: place, start: reached.at(&stretches), stretches: 0 });
+                    let memo = &mut self.memo;
+                    self.hits += leap(memo, &text.content, &mut reached, &mut stretches, limit);
                 }
                 whole = (reached.chain.tokens(), stretches.position());
                 continue;
