@@ -44,7 +44,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
     let artefact = preprocess(&ModelFiles::read_dir(&args.model)?)?;
     let hash = artefact.tokenizer_hash;
     let scope = Scope { model_version: "1", tokenizer_hash: &hash, adapter: "", salt: "" };
-    let model = warmpath_routing::prompt::Model::load(&artefact.bytes)?;
+    let model = warmpath_routing::prompt::Model::load(artefact.bytes.clone())?;
     let mut prompter = Prompter::new(model, 64 << 20);
     let mut keys = |body: &[u8]| -> anyhow::Result<Vec<Key>> {
         let request = Request::parse(Api::Chat, body).ok().context("a body that is none")?;
@@ -86,6 +86,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         model: MODEL.into(),
         block_tokens: 16,
         state: State::Ready.into(),
+        tiers: Vec::new(),
     };
     let load = |number: u32| Load { slot: number + 1, waiting: 0, running: 0, kv_usage: 0.5 };
     let said = [

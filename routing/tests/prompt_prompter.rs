@@ -316,7 +316,7 @@ proptest! {
         let cuts: Vec<usize> = head.char_indices().map(|(at, _)| at).collect();
         for model in KINDS.iter() {
             let [mut warm, mut cold] = [1 << 20, 0].map(|bytes| {
-                Prompter::new(Model::load(model).unwrap(), bytes)
+                Prompter::new(Model::load(model.clone()).unwrap(), bytes)
             });
             for (at, (cut, tail)) in asked.iter().enumerate() {
                 // Most have all of it.

@@ -155,6 +155,8 @@ impl Watched {
         let mut ports = free_ports(ENGINES * 2)?.into_iter();
         let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
         let ground = Ground {
+            workers: crate::run::WORKERS,
+            models: 1,
             dir: dir.path().to_owned(),
             model: model.canonicalize()?,
             tools: Tools::find()?,
