@@ -25,7 +25,10 @@ pub type Call = Box<dyn FnMut()>;
 type Setup = fn() -> anyhow::Result<Call>;
 
 /// Blocks of the prompts whose matches are sought: 8,192 tokens.
-const BLOCKS: u64 = 512;
+pub(crate) const BLOCKS: u64 = 512;
+
+/// Other prompts in the map: 100,000 blocks.
+const OTHERS: u16 = 200;
 
 const GENERATION: u32 = 1;
 
@@ -33,15 +36,15 @@ const GENERATION: u32 = 1;
 pub const CASES: [(&str, Setup); 11] = [
     ("fingerprint/128_blocks", || Ok(fingerprint())),
     ("parse/8k", || Ok(parse())),
-    ("prompt/8k_cold", || prompt(0)),
-    ("prompt/8k_warm", || prompt(8 << 20)),
-    ("match/512_blocks_4_replicas", || Ok(matching(4))),
-    ("match/512_blocks_64_replicas", || Ok(matching(64))),
-    ("match/512_blocks_1024_replicas", || Ok(matching(1024))),
+    ("prompt/8k_cold", || prompt(8 << 10, 8_192, 0)),
+    ("prompt/8k_warm", || prompt(8 << 10, 8_192, 8 << 20)),
+    ("match/512_blocks_4_replicas", || Ok(matching(4, OTHERS))),
+    ("match/512_blocks_64_replicas", || Ok(matching(64, OTHERS))),
+    ("match/512_blocks_1024_replicas", || Ok(matching(1024, OTHERS))),
     ("decide/64_replicas", || deciding(64)),
     ("decide/1024_replicas", || deciding(1024)),
-    ("map/hold_1000", || Ok(apply(true))),
-    ("map/lose_1000", || Ok(apply(false))),
+    ("map/hold_1000", || Ok(apply(true, OTHERS))),
+    ("map/lose_1000", || Ok(apply(false, OTHERS))),
 ];
 
 /// The case of this name.
@@ -80,13 +83,13 @@ pub fn demo_prompter(memo_bytes: usize) -> anyhow::Result<Prompter> {
 }
 
 /// Body to fingerprints; with a memo, each time with a known system prompt and a new question.
-fn prompt(memo_bytes: usize) -> anyhow::Result<Call> {
+pub(crate) fn prompt(bytes: usize, limit: usize, memo_bytes: usize) -> anyhow::Result<Call> {
     let mut prompter = demo_prompter(memo_bytes)?;
-    let bodies = Bodies::new(8 << 10);
+    let bodies = Bodies::new(bytes);
     let mut rng = Rng::with_seed(1);
     let mut fingerprints = move |body: &[u8]| {
         let request = Request::parse(Api::Chat, black_box(body)).ok();
-        let prefix = request.map(|r| prompter.prefix(&r, Fingerprint([1; 32]), 8192, 0));
+        let prefix = request.map(|r| prompter.prefix(&r, Fingerprint([1; 32]), limit, 0));
         let _ = black_box(prefix);
     };
     let known: Vec<Vec<u8>> = (0..64).map(|_| bodies.shared(0, &mut rng)).collect();
@@ -135,11 +138,11 @@ fn bytes(keys: &[Key]) -> Vec<u8> {
     keys.iter().flat_map(|key| key.0).collect()
 }
 
-/// A prompt of which every second replica holds some, one of them all; among 100,000 other blocks.
-fn filled(replicas: u16) -> (Map, Vec<Key>) {
+/// A prompt of which every second replica holds some, one of them all; among so many other prompts.
+fn filled(replicas: u16, others: u16) -> (Map, Vec<Key>) {
     let mut buckets = Buckets::default();
     let mut writer = Writer::new(Layout::default(), GENERATION);
-    for other in 0..200 {
+    for other in 0..others {
         let _ = writer.change(
             &buckets,
             other % replicas,
@@ -158,15 +161,17 @@ fn filled(replicas: u16) -> (Map, Vec<Key>) {
     (Map(buckets), asked)
 }
 
-fn matching(replicas: u16) -> Call {
-    let (map, asked) = filled(replicas);
+/// The longest matches in a map of so many other prompts.
+pub(crate) fn matching(replicas: u16, others: u16) -> Call {
+    let (map, asked) = filled(replicas, others);
     Box::new(move || {
         black_box(map.matches(black_box(&asked), &|slot| slot < replicas));
     })
 }
 
-fn deciding(replicas: u16) -> anyhow::Result<Call> {
-    let (map, asked) = filled(replicas);
+/// A decision among so many replicas.
+pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
+    let (map, asked) = filled(replicas, OTHERS);
     let policy: Policy = serde_json::from_value(serde_json::json!({
         "region": "eu-west",
         "regions": {
@@ -213,9 +218,9 @@ fn deciding(replicas: u16) -> anyhow::Result<Call> {
     }))
 }
 
-/// A batch of a thousand keys into, or out of, a map that holds 100,000 blocks.
-fn apply(hold: bool) -> Call {
-    let (Map(buckets), _) = filled(64);
+/// A batch of a thousand keys into, or out of, a map of so many other prompts.
+pub(crate) fn apply(hold: bool, others: u16) -> Call {
+    let (Map(buckets), _) = filled(64, others);
     let buckets = RefCell::new(buckets);
     let batch = bytes(&keys(if hold { 5_000 } else { 1 }, 1_000));
     Box::new(move || {
@@ -233,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_fixture_is_what_it_says() {
-        let (map, asked) = filled(64);
+        let (map, asked) = filled(64, OTHERS);
         let matches = map.matches(&asked, &|_| true);
         assert_eq!(matches.found.len(), 32);
         assert_eq!(matches.blocks(0), BLOCKS as u32);

@@ -5,12 +5,14 @@
 
 pub mod bodies;
 pub mod cases;
+pub mod growth;
 pub mod guard;
 pub mod latency;
 pub mod load;
 pub mod process;
 pub mod report;
 pub mod run;
+pub mod script;
 pub mod systems;
 pub mod upstream;
 pub mod usage;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use warmpath_bench::{guard, latency, run, upstream};
+use warmpath_bench::{growth, guard, latency, run, script, upstream};
 
 #[derive(Parser)]
 #[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
@@ -31,6 +31,10 @@ enum Command {
         #[arg(long)]
         update: bool,
     },
+    /// How cost grows with prompts, replicas, blocks, workers and models
+    Growth(growth::Args),
+    /// Write down what a relay says and clients ask, for bench/wasm/run.mjs
+    Script(script::Args),
     /// Run one case of the hot path some times, for valgrind and perf
     Case {
         /// Its name
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
         Command::Latency(args) => latency::run(&args).map(|()| true),
         Command::Upstream(args) => upstream::serve(&args).map(|()| true),
         Command::Guard { counts, update } => guard::guard(&counts, update),
+        Command::Growth(args) => growth::growth(&args),
+        Command::Script(args) => script::write(&args).map(|()| true),
         Command::Case { name } => guard::run_case(&name).map(|()| true),
     };
     match result {

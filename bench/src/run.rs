@@ -44,6 +44,9 @@ pub struct Args {
     pub command: String,
 }
 
+/// Envoy's worker threads, where nothing else is said.
+pub(crate) const WORKERS: usize = 2;
+
 const WARM_UP: Duration = Duration::from_millis(700);
 
 /// Compares, and writes `bench.json` and `bench.md`.
@@ -74,6 +77,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         peers: args.peers.as_deref().map(std::path::absolute).transpose()?,
         against: args.against.clone(),
         only: args.only.clone(),
+        workers: WORKERS,
+        models: 1,
     })?;
     for (name, why) in &fleet.missing {
         eprintln!("MISSING {name}: {why}");

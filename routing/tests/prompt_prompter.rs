@@ -227,12 +227,22 @@ fn words() -> impl Strategy<Value = String> {
         prop_oneof![
             6 => "[ ]?[a-z]{2,8}",
             1 => Just("<|im_end|>\n".to_owned()),
+            1 => Just("</s>".to_owned()),
             1 => "[ \\n.,0-9'é漢]{1,5}",
         ],
         0..500,
     )
     .prop_map(|pieces| pieces.concat())
 }
+
+/// Artefacts of a byte-level tokenizer and of SentencePiece's kinds, in which it matters what stands
+/// before a word.
+static KINDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    ["models/demo", "conformance/models/metaspace", "conformance/models/prepend"]
+        .map(|name| preprocess(&ModelFiles::read_dir(&fixtures.join(name)).unwrap()).unwrap().bytes)
+        .into()
+});
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
@@ -287,6 +297,40 @@ proptest! {
         let body = format!("{{\"messages\":[{{{}}}]}}", fields.join(","));
         if let Ok(request) = Request::parse(Api::Chat, body.as_bytes()) {
             let _ = prompter(0).prefix(&request, ROOT, 64, 0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// Long texts that part from each other anywhere, so that what is known is leapt over, and leapt
+    /// over in vain.
+    #[test]
+    fn leaps_change_nothing(
+        head in proptest::collection::vec(words(), 6..10),
+        asked in proptest::collection::vec((any::<proptest::sample::Index>(), words()), 4..12),
+        limit in prop_oneof![Just(usize::MAX), 900usize..4000],
+    ) {
+        let head = head.concat();
+        let cuts: Vec<usize> = head.char_indices().map(|(at, _)| at).collect();
+        for model in KINDS.iter() {
+            let [mut warm, mut cold] = [1 << 20, 0].map(|bytes| {
+                Prompter::new(Model::load(model.clone()).unwrap(), bytes)
+            });
+            for (at, (cut, tail)) in asked.iter().enumerate() {
+                // Most have all of it.
+                let start = if at % 3 == 2 { &head[..cuts[cut.index(cuts.len())]] } else { &head };
+                let body = serde_json::json!({"prompt": format!("{start}{tail}")}).to_string();
+                let request = Request::parse(Api::Completions, body.as_bytes()).unwrap();
+                for _ in 0..2 {
+                    let with = warm.prefix(&request, ROOT, limit, 0).unwrap();
+                    let without = cold.prefix(&request, ROOT, limit, 0).unwrap();
+                    prop_assert_eq!(&with.names, &without.names);
+                    prop_assert_eq!((with.tokens, with.end), (without.tokens, without.end));
+                    prop_assert_eq!(with.exact, without.exact);
+                }
+            }
         }
     }
 }

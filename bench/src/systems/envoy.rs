@@ -109,7 +109,7 @@ pub(super) fn warmpath(
         .collect();
     let config = json!({
         "listen": format!("127.0.0.1:{relay_port}"),
-        "models": [{"name": "demo", "path": ground.model, "version": "1"}],
+        "models": models(ground)?,
         "replicas": replicas,
     });
     // JSON is YAML.
@@ -125,6 +125,27 @@ pub(super) fn warmpath(
     await_reason(port, admin, WARM, &mut envoy)
         .with_context(|| format!("the relay says: {}", relay.tail()))?;
     Ok((port, admin, [relay, envoy]))
+}
+
+/// The model that is asked for, and more, each with a template, and so an artefact, of its own.
+fn models(ground: &Ground) -> anyhow::Result<Vec<Value>> {
+    let mut models = vec![json!({"name": "demo", "path": ground.model, "version": "1"})];
+    for number in 1..ground.models {
+        let name = format!("demo-{number}");
+        let path = ground.dir.join(&name);
+        std::fs::create_dir_all(&path)?;
+        for entry in std::fs::read_dir(&ground.model)? {
+            let entry = entry?;
+            std::fs::copy(entry.path(), path.join(entry.file_name()))?;
+        }
+        let file = path.join("tokenizer_config.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+        let template = config.get_mut("chat_template").context("a model without chat_template")?;
+        *template = format!("{}{{# {number} #}}", template.as_str().unwrap_or_default()).into();
+        std::fs::write(&file, config.to_string())?;
+        models.push(json!({"name": name, "path": path, "version": "1"}));
+    }
+    Ok(models)
 }
 
 /// Waits until requests of all sizes on fresh connections are decided for this reason.
@@ -194,7 +215,8 @@ fn run(
     std::fs::write(&path, serde_json::to_vec_pretty(&config)?)?;
     let mut command = Command::new(&ground.tools.envoy);
     command.arg("-c").arg(path);
-    command.args(["--use-dynamic-base-id", "--concurrency", "2", "-l", "warning"]);
+    command.args(["--use-dynamic-base-id", "-l", "warning"]);
+    command.arg("--concurrency").arg(ground.workers.to_string());
     let mut envoy = Process::start(name, &ground.dir, &mut command)?;
     envoy.until(PATIENCE, || answers(admin, "/ready"))?;
     Ok(envoy)

@@ -39,6 +39,10 @@ pub struct Options {
     pub against: Option<PathBuf>,
     /// Only systems whose name contains one of these; all if there are none.
     pub only: Vec<String>,
+    /// Envoy's worker threads.
+    pub workers: usize,
+    /// Models that Warmpath knows, each with a tokenizer of its own; the first one is asked for.
+    pub models: usize,
 }
 
 /// A proxy, or none, that runs.
@@ -74,6 +78,8 @@ pub struct Fleet {
 struct Ground {
     dir: PathBuf,
     model: PathBuf,
+    workers: usize,
+    models: usize,
     tools: Tools,
     engines: Vec<u16>,
     /// Ports of KV events, by listener.
@@ -92,6 +98,8 @@ impl Fleet {
         let ground = Ground {
             dir: dir.path().to_owned(),
             model: options.model.canonicalize()?,
+            workers: options.workers,
+            models: options.models,
             tools: Tools::find()?,
             engines: take(),
             events: (0..LISTENERS).map(|_| take()).collect(),
@@ -147,6 +155,8 @@ impl Watched {
         let mut ports = free_ports(ENGINES * 2)?.into_iter();
         let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
         let ground = Ground {
+            workers: crate::run::WORKERS,
+            models: 1,
             dir: dir.path().to_owned(),
             model: model.canonicalize()?,
             tools: Tools::find()?,

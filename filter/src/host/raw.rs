@@ -39,9 +39,7 @@ imports! {
     fn proxy_get_buffer_bytes(
         kind: u32, start: usize, most: usize, data: *mut *mut u8, size: *mut usize,
     );
-    fn proxy_get_header_map_value(
-        map: u32, key: *const u8, key_size: usize, data: *mut *mut u8, size: *mut usize,
-    );
+    fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize);
     fn proxy_replace_header_map_value(
         map: u32, key: *const u8, key_size: usize, value: *const u8, value_size: usize,
     );
@@ -112,10 +110,8 @@ pub(super) fn buffer(kind: u32, start: usize, most: usize) -> Result<Option<Vec<
     bytes(|data, size| unsafe { proxy_get_buffer_bytes(kind, start, most, data, size) })
 }
 
-pub(super) fn header(map: u32, key: &[u8]) -> Result<Option<Vec<u8>>, Status> {
-    bytes(|data, size| unsafe {
-        proxy_get_header_map_value(map, key.as_ptr(), key.len(), data, size)
-    })
+pub(super) fn headers(map: u32) -> Result<Option<Vec<u8>>, Status> {
+    bytes(|data, size| unsafe { proxy_get_header_map_pairs(map, data, size) })
 }
 
 pub(super) fn set_header(map: u32, key: &[u8], value: &[u8]) -> Result<(), Status> {

@@ -72,17 +72,19 @@ impl Exchange {
     }
 
     fn begin(&mut self) -> host::Result<bool> {
-        if let Some(found) = self.router.zone_source.find(&Asking) {
+        let headers = Headers::Request.all()?;
+        if let Some(found) = self.router.zone_source.find(&Asking(&headers)) {
             self.zone = Some(found.zone);
             self.zone_from = found.source;
         }
         let priority = &self.router.priority_header;
-        self.batch = !priority.is_empty()
-            && Headers::Request.get(priority)?.is_some_and(|value| value == b"batch");
-        let path = Headers::Request.get(":path")?.map(text).unwrap_or_default();
-        path.split(['?', '#']).next().unwrap_or_default().clone_into(&mut self.path);
-        let method = Headers::Request.get(":method")?.unwrap_or_default();
-        Ok(method == b"POST" && self.router.knows_zone(self.zone.as_deref()))
+        self.batch =
+            !priority.is_empty() && headers.get(priority).is_some_and(|value| *value == *b"batch");
+        let mut path = headers.text(":path").unwrap_or_default();
+        path.truncate(path.find(['?', '#']).unwrap_or(path.len()));
+        self.path = path;
+        let method = headers.get(":method").unwrap_or_default();
+        Ok(*method == *b"POST" && self.router.knows_zone(self.zone.as_deref()))
     }
 
     fn decide(&mut self, body: Body<'_>) -> Action {
@@ -217,7 +219,8 @@ impl HttpContext for Exchange {
             let _ = Headers::Response.set(EXPLAIN, &self.explain);
         }
         if let Some(ticket) = &mut self.ticket {
-            match self.watch.begin(self.orca) {
+            let foreseen = ticket.named.first().map(|(endpoint, _)| endpoint.as_str());
+            match self.watch.begin(foreseen, self.orca) {
                 Ok(answer) => {
                     self.router.with(|all| all.answered(ticket, &answer, host::now_ms()));
                 }

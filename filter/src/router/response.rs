@@ -4,7 +4,7 @@ use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{TAIL_BYTES, Tail, Usage};
 
 use super::ticket::Answer;
-use crate::host::{self, Headers};
+use crate::host::{self, HeaderList, Headers};
 
 /// ORCA's report of an engine's load.
 const ORCA: &str = "endpoint-load-metrics";
@@ -21,25 +21,34 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// The headers are there.
-    pub(super) fn begin(&mut self, orca: bool) -> host::Result<Answer> {
-        let status = header(":status")?.parse().unwrap_or(0);
-        let kind = header("content-type")?;
-        self.stream = kind.starts_with("text/event-stream");
+    /// The headers are there. `foreseen`: the endpoint that Envoy was told to try first.
+    pub(super) fn begin(&mut self, foreseen: Option<&str>, orca: bool) -> host::Result<Answer> {
+        let headers = Headers::Response.all()?;
+        let status = headers.text(":status").and_then(|status| status.parse().ok()).unwrap_or(0);
+        let kind = headers.get("content-type").unwrap_or_default();
+        self.stream = kind.starts_with(b"text/event-stream");
         // Of compressed bytes nothing can be read. Only what engines say themselves counts.
-        let plain = matches!(header("content-encoding")?.as_str(), "" | "identity");
+        let plain = headers.get("content-encoding").is_none_or(|how| *how == *b"identity");
         let details = property(&["response", "code_details"])?;
         let of_engine = details == "via_upstream";
-        let readable = self.stream || kind.starts_with("application/json");
+        let readable = self.stream || kind.starts_with(b"application/json");
         self.read = of_engine && plain && status == 200 && readable;
+        let upstream =
+            Some(property(&["upstream", "address"])?).filter(|address| !address.is_empty());
+        // What the first one answers took one attempt.
+        let attempts = if of_engine && upstream.as_deref() == foreseen {
+            1
+        } else {
+            host::number(&["upstream", "request_attempt_count"])?.unwrap_or(1) as usize
+        };
         Ok(Answer {
-            orca: if orca { report()? } else { None },
+            orca: if orca { report(&headers)? } else { None },
             status,
             of_engine,
             // A tripped circuit breaker (`…{overflow}`) is Envoy's own doing.
             upstream_failed: details.starts_with("upstream_") && !details.contains("overflow"),
-            upstream: Some(property(&["upstream", "address"])?).filter(|at| !at.is_empty()),
-            attempts: host::number(&["upstream", "request_attempt_count"])?.unwrap_or(1) as usize,
+            upstream,
+            attempts,
         })
     }
 
@@ -64,14 +73,10 @@ impl Watch {
 }
 
 /// The engine's load; the client is not told of it.
-fn report() -> host::Result<Option<Orca>> {
-    let Some(value) = Headers::Response.get(ORCA)? else { return Ok(None) };
+fn report(headers: &HeaderList) -> host::Result<Option<Orca>> {
+    let Some(value) = headers.get(ORCA) else { return Ok(None) };
     Headers::Response.remove(ORCA)?;
     Ok(Orca::parse(&value))
-}
-
-fn header(name: &str) -> host::Result<String> {
-    Ok(Headers::Response.get(name)?.map(super::exchange::text).unwrap_or_default())
 }
 
 fn property(path: &[&str]) -> host::Result<String> {

@@ -3,15 +3,15 @@
 use warmpath_routing::zone_source::Request;
 
 use super::exchange::text;
-use crate::host::{self, Headers};
+use crate::host::{self, HeaderList};
 
 /// What the sources are read from. What the host refuses counts as not said, which ends in the
 /// default zone or a refusal.
-pub(super) struct Asking;
+pub(super) struct Asking<'a>(pub(super) &'a HeaderList);
 
-impl Request for Asking {
+impl Request for Asking<'_> {
     fn header(&self, name: &str) -> Option<String> {
-        Headers::Request.get(name).ok().flatten().map(text)
+        self.0.text(name)
     }
 
     fn property(&self, path: &[String]) -> Option<String> {

@@ -16,7 +16,6 @@ use crate::cost::{Cost, Way, cached_tokens};
 use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
-use crate::ring;
 use crate::view::{Load, Medium, Replica, ReplicaState, World};
 
 /// What the request says.
@@ -131,11 +130,11 @@ pub fn decide_with<'a>(
     };
     let key = ring_key(policy, ask);
     let holders =
-        price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], key, &mut candidates);
+        price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], &mut candidates);
     order::fill(policy, local, ask.prompt_tokens, pools.len(), &mut candidates);
     let home = order::weighted_home(key, &pools);
     let spread = ask.keys.last().map_or(ask.affinity, |key| key.number());
-    let spilled = order::sort(policy, home, spread, &mut candidates);
+    let spilled = order::sort(policy, home, [key, spread], &mut candidates);
 
     let Some(best) = candidates.first() else {
         return Outcome::Refuse(Refusal::no_replica(zone));
@@ -276,15 +275,15 @@ fn price(
     pools: &[Reachable<'_>],
     prompt_tokens: u32,
     [matches, hoped]: [&Matches; 2],
-    key: u128,
     candidates: &mut [Candidate<'_>],
 ) -> usize {
+    let price = |pool: &Reachable<'_>| local.prices.get(pool.name).unwrap_or(&policy.cost);
+    let prices: Vec<_> = pools.iter().map(|pool| (pool.way, price(pool))).collect();
     let mut holders = 0;
     for candidate in candidates {
         let replica = candidate.replica;
         let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
-        let Some(pool) = pools.get(candidate.pool) else { continue };
-        let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
+        let Some((way, prices)) = prices.get(candidate.pool) else { continue };
         let on_gpu = matches.blocks(replica.slot);
         candidate.cached = tokens(on_gpu);
         // What was sent there a moment ago is on the GPU by now, or on its way to it.
@@ -308,10 +307,9 @@ fn price(
         holders += usize::from(holds);
         candidate.hoped = candidate.cached.max(soon);
         let uncached = prompt_tokens.saturating_sub(candidate.hoped);
-        candidate.cost = prices.cost(candidate.hoped, uncached, pool.way, &candidate.load);
+        candidate.cost = prices.cost(candidate.hoped, uncached, *way, &candidate.load);
         candidate.cost.load = bringing;
         candidate.base = prices.prefill_base_ms;
-        candidate.place = ring::place(key, replica);
     }
     holders
 }

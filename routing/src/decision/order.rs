@@ -1,6 +1,6 @@
 //! Which of the candidates comes first.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 
 use super::{Candidate, Local, Reachable};
 use crate::policy::Policy;
@@ -59,15 +59,16 @@ pub(super) fn weighted_home(key: u128, pools: &[Reachable<'_>]) -> Option<usize>
 pub(super) fn sort(
     policy: &Policy,
     home: Option<usize>,
-    spread: u128,
+    [key, spread]: [u128; 2],
     candidates: &mut [Candidate<'_>],
 ) -> bool {
-    let cost = |c: &&Candidate<'_>| c.cost.total();
     let cheapest = |of: &dyn Fn(&Candidate<'_>) -> bool| {
         let open = candidates.iter().filter(|c| !c.full && of(c));
-        open.min_by(|a, b| cost(a).total_cmp(&cost(b))).map(|c| (c.pool, c.cost, c.base))
+        let first = open.min_by_key(|c| total_order(c.cost.total()));
+        first.map(|c| (c.pool, c.cost, c.base))
     };
     let Some((nearest, least, base)) = cheapest(&|_| true) else {
+        place(key, candidates);
         return sort_full(candidates);
     };
     let limit = least.total() + policy.cost.tie_ms;
@@ -81,33 +82,35 @@ pub(super) fn sort(
     let far = move |c: &Candidate<'_>| {
         if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
     };
-    if warm {
-        // Those who hold the same are parted by the whole prompt: were it by the ring, all who
-        // share a prefix would crowd at the first of its holders.
-        for candidate in candidates.iter_mut() {
-            candidate.place = ring::place(spread, candidate.replica);
-        }
-    }
+    // Those who hold the same are parted by the whole prompt: were it by the ring, all who share a
+    // prefix would crowd at the first of its holders.
+    place(if warm { spread } else { key }, candidates);
     // And before that by how full their KV cache is, in steps too coarse to flap.
     let fill = move |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
-    let order = move |a: &Candidate<'_>, b: &Candidate<'_>| {
-        let by_cost = if far(a) && far(b) {
-            a.cost.total().total_cmp(&b.cost.total())
-        } else {
-            Ordering::Equal
-        };
-        far(a)
-            .cmp(&far(b))
-            .then(by_cost)
-            // What is there before what is only on its way.
-            .then((a.hoped > a.cached).cmp(&(b.hoped > b.cached)))
-            .then(fill(a).cmp(&fill(b)))
-            .then(b.place.cmp(&a.place))
-            .then(a.index.cmp(&b.index))
+    // Once per candidate, as each is compared with many.
+    let rank = move |c: &Candidate<'_>| {
+        let far = far(c);
+        let cost = if far { total_order(c.cost.total()) } else { 0 };
+        // What is there before what is only on its way.
+        let hopes = c.hoped > c.cached;
+        (far, cost, hopes, fill(c), Reverse(c.place), c.index)
     };
-    let spilled = candidates.iter().min_by(|a, b| order(a, b)).is_some_and(|c| c.full);
-    candidates.sort_by(|a, b| a.full.cmp(&b.full).then_with(|| order(a, b)));
+    let spilled = candidates.iter().min_by_key(|c| rank(c)).is_some_and(|c| c.full);
+    candidates.sort_by_cached_key(|c| (c.full, rank(c)));
     spilled
+}
+
+/// Puts the candidates on the ring.
+fn place(key: u128, candidates: &mut [Candidate<'_>]) {
+    for candidate in candidates {
+        candidate.place = ring::place(key, candidate.replica);
+    }
+}
+
+/// A number that is ordered as `f64::total_cmp` orders.
+fn total_order(cost: f64) -> i64 {
+    let bits = cost.to_bits().cast_signed();
+    bits ^ (((bits >> 63).cast_unsigned()) >> 1).cast_signed()
 }
 
 /// All are full: the cheapest has the shortest queue.

@@ -474,7 +474,7 @@ proptest! {
             let load = &world.loads[i];
             load.in_flight.max(load.waiting + load.running)
         };
-        let bound = ring::bound(&policy.ring, u64::from(busy(0)) + u64::from(busy(1)), 2);
+        let bound = crate::ring::bound(&policy.ring, u64::from(busy(0)) + u64::from(busy(1)), 2);
         prop_assert!(busy(route.replicas[0]) < bound);
     }
 }

@@ -54,22 +54,26 @@ pub fn find<S: Store>(
 ) -> Matches {
     let mut probes = 0;
     // Who holds a block, in order.
-    let mut holders = |block: usize| -> Vec<u16> {
-        let Some(key) = block.checked_sub(1).and_then(|at| keys.get(at)) else {
-            return Vec::new();
-        };
+    let mut who = |block: usize, holders: &mut Vec<u16>| {
+        holders.clear();
+        let Some(key) = block.checked_sub(1).and_then(|at| keys.get(at)) else { return };
         probes += 1;
-        let Ok(Some(bytes)) = store.get(layout.bucket(*key)) else { return Vec::new() };
+        let Ok(Some(bytes)) = store.get(layout.bucket(*key)) else { return };
         let tag = bucket::tag(*key);
-        let entry = bucket::entries(&bytes, generation).find(|entry| entry.tag == tag);
-        let mut slots: Vec<u16> = entry.map_or_else(Vec::new, |entry| entry.slots().collect());
-        slots.sort_unstable();
-        slots
+        if let Some(entry) = bucket::entries(&bytes, generation).find(|entry| entry.tag == tag) {
+            holders.extend(entry.slots());
+            // As the writer leaves them; but it is not counted on.
+            if !holders.is_sorted() {
+                holders.sort_unstable();
+            }
+        }
     };
 
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
-    let mut first = holders(1);
+    let mut holders = Vec::new();
+    who(1, &mut holders);
+    let mut first = holders.clone();
     first.retain(|slot| wanted(*slot));
     // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
     let mut open = vec![(1, keys.len(), first, Look::End)];
@@ -90,8 +94,8 @@ pub fn find<S: Store>(
             Look::After => (low + 1, Look::Middle, Look::Middle),
             Look::Hint | Look::Middle => (low.midpoint(high + 1), Look::Middle, Look::Middle),
         };
-        let at_middle = holders(middle);
-        let (with, without) = part(members, &at_middle);
+        who(middle, &mut holders);
+        let (with, without) = part(members, &holders);
         open.push((low, middle - 1, without, below));
         open.push((middle, high, with, above));
     }
@@ -114,6 +118,13 @@ enum Look {
 
 /// Those of `members` that are among `holders`, and those that aren't; all of them in order.
 fn part(mut members: Vec<u16>, holders: &[u16]) -> (Vec<u16>, Vec<u16>) {
+    // Mostly all or none.
+    if holders.is_empty() {
+        return (Vec::new(), members);
+    }
+    if members == holders {
+        return (members, Vec::new());
+    }
     let mut with = Vec::with_capacity(members.len().min(holders.len()));
     let mut rest = holders.iter().peekable();
     members.retain(|slot| {

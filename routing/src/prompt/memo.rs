@@ -1,32 +1,59 @@
 //! What was tokenized before: per stretch of text, the fingerprints it adds and where they lead.
 //!
 //! A stretch is known by a hash over the root, all text before it, and itself, so a hit means
-//! that everything up to its end is equal. Memory is bounded; what was used least lately goes.
+//! that everything up to its end is equal. The hash is SipHash-1-3 of 128 bits under a secret of this
+//! memo, which nobody outside can aim at; BLAKE3, which needs no secret, was the larger part of what
+//! a known prefix cost. Memory is bounded; what was used least lately goes.
+
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use lru::LruCache;
+use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::spaces::Opening;
 use crate::fingerprint::{Chain, Fingerprint};
 
 /// The name of a text prefix under a root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Place([u8; 32]);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u128);
 
-impl Place {
-    /// The empty text under a root; `marked` if ids stand in front of it.
-    pub(super) fn start(root: &Fingerprint, marked: bool) -> Self {
-        let mut bytes = [0; 33];
-        let (head, tail) = bytes.split_at_mut(32);
-        head.copy_from_slice(&root.0);
-        tail.fill(u8::from(marked));
-        Self(*blake3::hash(&bytes).as_bytes())
+impl std::hash::Hash for Place {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0 as u64);
+    }
+}
+
+/// Places are hashes already.
+#[derive(Default)]
+pub(super) struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
     }
 
-    /// The text that goes on with `text`.
-    pub(super) fn then(&self, text: &str) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.0);
-        hasher.update(text.as_bytes());
-        Self(*hasher.finalize().as_bytes())
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+/// Goes along a text from its start, naming the prefixes.
+#[derive(Clone, Copy)]
+pub(super) struct Walk(SipHasher13);
+
+impl Walk {
+    /// The prefix that goes on with `text`. Where stretches end counts: an entry holds what its
+    /// stretch alone adds.
+    pub(super) fn then(&mut self, text: &str) -> Place {
+        self.0.write(text.as_bytes());
+        self.0.write(&(text.len() as u64).to_le_bytes());
+        Place(self.0.finish128().as_u128())
     }
 }
 
@@ -36,18 +63,39 @@ pub(super) struct Known {
     pub(super) names: Box<[Fingerprint]>,
     /// The prefix up to its end.
     pub(super) chain: Chain,
+    /// How texts that begin so went on, which is then looked for in one go.
+    pub(super) leap: Option<Box<Leap>>,
 }
+
+/// Over many stretches that were known, from the end of the first to the end of the last: an entry
+/// of its own holds what they add together. A system prompt is found by two entries and not by
+/// dozens, each of which lies elsewhere in memory.
+#[derive(Clone)]
+pub(super) struct Leap {
+    /// Where in the text it ends, and what begins there.
+    pub(super) end: usize,
+    pub(super) opening: Opening,
+    /// The way there stretch by stretch, to go on from.
+    pub(super) walk: Walk,
+    /// How often in a row the text went on otherwise.
+    pub(super) missed: u8,
+}
+
+/// A leap is given up for another one after so many texts in a row that went on otherwise.
+pub(super) const LEAP_MISSES: u8 = 3;
 
 impl Known {
     /// About what an entry takes, tables included.
     fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.names) + size_of::<Place>() + 48
+        let leap = if self.leap.is_some() { size_of::<Leap>() } else { 0 };
+        size_of::<Self>() + size_of_val(&*self.names) + size_of::<Place>() + leap + 48
     }
 }
 
 /// The memo of one model in one worker.
 pub(super) struct Memo {
-    entries: LruCache<Place, Known>,
+    entries: LruCache<Place, Known, BuildHasherDefault<AsItIs>>,
+    secret: [u8; 16],
     bytes: usize,
     limit: usize,
 }
@@ -55,7 +103,21 @@ pub(super) struct Memo {
 impl Memo {
     /// An empty memo of at most about `limit` bytes; 0 switches it off.
     pub(super) fn new(limit: usize) -> Self {
-        Self { entries: LruCache::unbounded(), bytes: 0, limit }
+        // Where `std` itself gets the keys of its maps from: the host's randomness.
+        let random = RandomState::new();
+        let halves = [random.hash_one(0_u8), random.hash_one(1_u8)].map(u64::to_le_bytes);
+        let mut secret = [0; 16];
+        secret.copy_from_slice(halves.as_flattened());
+        let entries = LruCache::unbounded_with_hasher(BuildHasherDefault::default());
+        Self { entries, secret, bytes: 0, limit }
+    }
+
+    /// The empty text under a root; `marked` if ids stand in front of it.
+    pub(super) fn walk(&self, root: &Fingerprint, marked: bool) -> Walk {
+        let mut hasher = SipHasher13::new_with_key(&self.secret);
+        hasher.write(&root.0);
+        hasher.write(&[u8::from(marked)]);
+        Walk(hasher)
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -64,6 +126,22 @@ impl Memo {
 
     pub(super) fn get(&self, place: &Place) -> Option<&Known> {
         self.entries.peek(place)
+    }
+
+    /// Counts that a text went on as the leap from this place says, or that it didn't.
+    pub(super) fn leapt(&mut self, from: &Place, well: bool) {
+        if let Some(leap) = self.entries.peek_mut(from).and_then(|known| known.leap.as_mut()) {
+            leap.missed = if well { 0 } else { leap.missed.saturating_add(1) };
+        }
+    }
+
+    /// Files a leap from a place, and under its other end what it adds.
+    pub(super) fn put_leap(&mut self, from: &Place, leap: Leap, to: Place, known: Known) {
+        let Some(first) = self.entries.peek_mut(from) else { return };
+        let before = first.bytes();
+        first.leap = Some(Box::new(leap));
+        self.bytes += first.bytes() - before;
+        self.put(to, known);
     }
 
     /// Marks a prefix's stretches as used, its start last: what others share stays longest.
@@ -97,14 +175,20 @@ mod tests {
         Known {
             names: vec![Fingerprint([0; 32]); 8].into(),
             chain: Chain::from_root(Fingerprint([0; 32])),
+            leap: None,
         }
     }
 
     #[test]
     fn memory_is_bounded_and_the_least_lately_used_goes() {
-        let root = Place::start(&Fingerprint([1; 32]), false);
         let mut memo = Memo::new(known().bytes() * 3);
-        let places: Vec<_> = (0..4).map(|i| root.then(&i.to_string())).collect();
+        let root = memo.walk(&Fingerprint([1; 32]), false);
+        let places: Vec<_> = (0..4)
+            .map(|i| {
+                let mut walk = root;
+                walk.then(&i.to_string())
+            })
+            .collect();
         for place in &places[..3] {
             memo.put(*place, known());
         }
@@ -116,11 +200,26 @@ mod tests {
     }
 
     #[test]
-    fn places_tell_roots_and_texts_apart() {
-        let root = Fingerprint([1; 32]);
-        let start = Place::start(&root, false);
-        assert_ne!(start, Place::start(&root, true));
-        assert_ne!(start.then("a"), Place::start(&Fingerprint([2; 32]), false).then("a"));
-        assert_ne!(start.then("ab").then("c"), start.then("ab").then("d"));
+    fn places_tell_roots_texts_and_ways_apart() {
+        let memo = Memo::new(1);
+        let roots = [1, 2].map(|root| Fingerprint([root; 32]));
+        let along = |memo: &Memo, root: usize, marked: bool, texts: &[&str]| {
+            let mut walk = memo.walk(&roots[root], marked);
+            texts.iter().map(|text| walk.then(text)).last().unwrap()
+        };
+        let place = along(&memo, 0, false, &["ab", "c"]);
+        assert_eq!(place, along(&memo, 0, false, &["ab", "c"]));
+        for other in [
+            along(&memo, 0, true, &["ab", "c"]),
+            along(&memo, 1, false, &["ab", "c"]),
+            along(&memo, 0, false, &["ab", "d"]),
+            along(&memo, 0, false, &["ab"]),
+            // An entry holds what its stretch adds: the same text, otherwise cut, is another one.
+            along(&memo, 0, false, &["a", "bc"]),
+            along(&memo, 0, false, &["abc"]),
+        ] {
+            assert_ne!(place, other);
+        }
+        assert_ne!(place, along(&Memo::new(1), 0, false, &["ab", "c"]), "a secret of its own");
     }
 }
