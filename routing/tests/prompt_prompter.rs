@@ -227,7 +227,6 @@ fn words() -> impl Strategy<Value = String> {
         prop_oneof![
             6 => "[ ]?[a-z]{2,8}",
             1 => Just("<|im_end|>\n".to_owned()),
-            1 => Just("</s>".to_owned()),
             1 => "[ \\n.,0-9'é漢]{1,5}",
         ],
         0..500,
@@ -304,10 +303,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// Long texts that part from each other anywhere, so that what is known is leapt over, and leapt
-    /// over in vain.
+    /// Long texts that part from each other anywhere, also right at a cut, of every kind of model.
     #[test]
-    fn leaps_change_nothing(
+    fn what_is_known_of_texts_that_begin_alike_changes_nothing(
         head in proptest::collection::vec(words(), 6..10),
         asked in proptest::collection::vec((any::<proptest::sample::Index>(), words()), 4..12),
         limit in prop_oneof![Just(usize::MAX), 900usize..4000],

@@ -10,7 +10,6 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use lru::LruCache;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::spaces::Opening;
 use crate::fingerprint::{Chain, Fingerprint};
 
 /// The name of a text prefix under a root.
@@ -63,32 +62,12 @@ pub(super) struct Known {
     pub(super) names: Box<[Fingerprint]>,
     /// The prefix up to its end.
     pub(super) chain: Chain,
-    /// How texts that begin so went on, which is then looked for in one go.
-    pub(super) leap: Option<Box<Leap>>,
 }
-
-/// Over many stretches that were known, from the end of the first to the end of the last: an entry
-/// of its own holds what they add together. A system prompt is found by two entries and not by
-/// dozens, each of which lies elsewhere in memory.
-#[derive(Clone)]
-pub(super) struct Leap {
-    /// Where in the text it ends, and what begins there.
-    pub(super) end: usize,
-    pub(super) opening: Opening,
-    /// The way there stretch by stretch, to go on from.
-    pub(super) walk: Walk,
-    /// How often in a row the text went on otherwise.
-    pub(super) missed: u8,
-}
-
-/// A leap is given up for another one after so many texts in a row that went on otherwise.
-pub(super) const LEAP_MISSES: u8 = 3;
 
 impl Known {
     /// About what an entry takes, tables included.
     fn bytes(&self) -> usize {
-        let leap = if self.leap.is_some() { size_of::<Leap>() } else { 0 };
-        size_of::<Self>() + size_of_val(&*self.names) + size_of::<Place>() + leap + 48
+        size_of::<Self>() + size_of_val(&*self.names) + size_of::<Place>() + 48
     }
 }
 
@@ -128,22 +107,6 @@ impl Memo {
         self.entries.peek(place)
     }
 
-    /// Counts that a text went on as the leap from this place says, or that it didn't.
-    pub(super) fn leapt(&mut self, from: &Place, well: bool) {
-        if let Some(leap) = self.entries.peek_mut(from).and_then(|known| known.leap.as_mut()) {
-            leap.missed = if well { 0 } else { leap.missed.saturating_add(1) };
-        }
-    }
-
-    /// Files a leap from a place, and under its other end what it adds.
-    pub(super) fn put_leap(&mut self, from: &Place, leap: Leap, to: Place, known: Known) {
-        let Some(first) = self.entries.peek_mut(from) else { return };
-        let before = first.bytes();
-        first.leap = Some(Box::new(leap));
-        self.bytes += first.bytes() - before;
-        self.put(to, known);
-    }
-
     /// Marks a prefix's stretches as used, its start last: what others share stays longest.
     pub(super) fn touch(&mut self, places: &[Place]) {
         for place in places.iter().rev() {
@@ -175,7 +138,6 @@ mod tests {
         Known {
             names: vec![Fingerprint([0; 32]); 8].into(),
             chain: Chain::from_root(Fingerprint([0; 32])),
-            leap: None,
         }
     }
 

@@ -4,11 +4,10 @@ use std::borrow::Cow;
 
 use super::bpe::Scratch;
 use super::error::PromptError;
-use super::memo::{Known, LEAP_MISSES, Leap, Memo, Place, Walk};
+use super::memo::{Known, Memo};
 use super::model::Model;
 use super::render::render;
 use super::request::{Prompt, Request};
-use super::spaces::Opening;
 use super::stretch::Stretches;
 use super::tokenizer::Stop;
 use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint};
@@ -74,37 +73,6 @@ pub(super) struct Text<'a> {
     pub(super) marked: bool,
     /// The text ends where something that isn't text begins.
     pub(super) media: bool,
-}
-
-/// Stretches in a row that are worth a leap.
-const LEAP_STRETCHES: usize = 3;
-
-/// A prefix as far as it is known, while it is read.
-struct Reached {
-    chain: Chain,
-    names: Vec<Fingerprint>,
-    walk: Walk,
-    /// Entries of the memo on the way.
-    places: Vec<Place>,
-}
-
-/// A place between two stretches, on the way along a text.
-struct At {
-    chain: Chain,
-    /// Names up to there.
-    names: usize,
-    walk: Walk,
-    /// Bytes of text up to there, and what begins there.
-    end: usize,
-    opening: Opening,
-}
-
-/// Where a leap could be filed: from the end of the first stretch over others that were known.
-struct Run {
-    from: Place,
-    start: At,
-    /// Stretches since, or since the leap that is filed already.
-    stretches: usize,
 }
 
 /// A model and what it tokenized before: one per worker and model.
@@ -194,39 +162,28 @@ impl Prompter {
         if text.marked {
             chain.push(&tokenizer.before, |name| names.push(name));
         }
-        let walk = self.memo.walk(&root, text.marked);
-        let mut reached = Reached { chain, names, walk, places: Vec::new() };
+        let mut walk = self.memo.walk(&root, text.marked);
+        let mut places = Vec::new();
         let mut stretches = Stretches::new(&text.content);
         let mut stop = Stop::End;
-        let mut run: Option<Run> = None;
-        let mut before = reached.at(&stretches);
         // Tokens and bytes of what was tokenized to the end of a stretch.
-        let mut whole = (reached.chain.tokens(), 0);
-        while reached.chain.tokens() < limit {
-            before = reached.at(&stretches);
+        let mut whole = (chain.tokens(), 0);
+        while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
             let memo = safe && self.memo.is_on();
-            let place = memo.then(|| reached.walk.then(stretch));
+            let place = memo.then(|| walk.then(stretch));
             if let Some(place) = place
                 && let Some(known) = self.memo.get(&place)
             {
-                self.hits += (known.chain.tokens() - reached.chain.tokens()) as u64;
-                reached.take(place, known);
-                if let Some(run) = &mut run {
-                    run.stretches += 1;
-                } else {
-                    run = Some(Run { from: place, start: reached.at(&stretches), stretches: 0 });
-                    let memo = &mut self.memo;
-                    self.hits += leap(memo, &text.content, &mut reached, &mut stretches, limit);
-                }
-                whole = (reached.chain.tokens(), stretches.position());
+                self.hits += (known.chain.tokens() - chain.tokens()) as u64;
+                names.extend_from_slice(&known.names);
+                chain = known.chain;
+                whole = (chain.tokens(), stretches.position());
+                places.push(place);
                 continue;
             }
-            if let Some(run) = run.take() {
-                file_leap(&mut self.memo, &text.content, &run, &reached.names, &before);
-            }
             self.ids.clear();
-            let left = limit - reached.chain.tokens();
+            let left = limit - chain.tokens();
             stop = tokenizer.encode_parts(
                 &text.content,
                 &stretches.parts,
@@ -234,23 +191,19 @@ impl Prompter {
                 &mut self.scratch,
                 &mut self.ids,
             );
-            let first = reached.names.len();
-            reached.chain.push(&self.ids, |name| reached.names.push(name));
+            let first = names.len();
+            chain.push(&self.ids, |name| names.push(name));
             self.misses += self.ids.len() as u64;
             if stop != Stop::End {
                 break;
             }
-            whole = (reached.chain.tokens(), stretches.position());
+            whole = (chain.tokens(), stretches.position());
             if let Some(place) = place {
-                let names = reached.names.get(first..).unwrap_or_default().into();
-                self.memo.put(place, Known { names, chain: reached.chain, leap: None });
-                reached.places.push(place);
+                let names = names.get(first..).unwrap_or_default().into();
+                self.memo.put(place, Known { names, chain });
+                places.push(place);
             }
         }
-        if let Some(run) = run {
-            file_leap(&mut self.memo, &text.content, &run, &reached.names, &before);
-        }
-        let Reached { mut chain, mut names, places, .. } = reached;
         self.memo.touch(&places);
         let at_end = stop == Stop::End && stretches.position() >= text.content.len();
         if at_end && text.marked && !text.media {
@@ -330,72 +283,6 @@ impl Prompter {
         ids.truncate(limit);
         Ok(Tokens { text: Some(text.content.into_owned()), ids, end })
     }
-}
-
-impl Reached {
-    fn at(&self, stretches: &Stretches<'_>) -> At {
-        At {
-            chain: self.chain,
-            names: self.names.len(),
-            walk: self.walk,
-            end: stretches.position(),
-            opening: stretches.opening(),
-        }
-    }
-
-    fn take(&mut self, place: Place, known: &Known) {
-        self.names.extend_from_slice(&known.names);
-        self.chain = known.chain;
-        self.places.push(place);
-    }
-}
-
-/// From the end of the first stretch, which was known, as far as texts that begin so were known
-/// before, if this one is alike up to there. Gives the tokens on the way.
-fn leap(
-    memo: &mut Memo,
-    text: &str,
-    reached: &mut Reached,
-    stretches: &mut Stretches<'_>,
-    limit: usize,
-) -> u64 {
-    let Some(from) = reached.places.last().copied() else { return 0 };
-    let Some(leap) = memo.get(&from).and_then(|known| known.leap.as_deref()) else { return 0 };
-    let leap = leap.clone();
-    let to = text.get(stretches.position()..leap.end).map(|over| {
-        let mut walk = reached.walk;
-        walk.then(over)
-    });
-    // Not beyond the limit, which stretch by stretch would not be passed either.
-    let found = to.and_then(|to| Some((to, memo.get(&to)?)));
-    let known = found.filter(|(_, known)| known.chain.tokens() <= limit);
-    let well = known.is_some();
-    let mut tokens = 0;
-    if let Some((to, known)) = known {
-        tokens = (known.chain.tokens() - reached.chain.tokens()) as u64;
-        reached.take(to, known);
-        reached.walk = leap.walk;
-        stretches.leap(leap.end, leap.opening);
-    }
-    memo.leapt(&from, well);
-    tokens
-}
-
-/// Files a leap over a run of stretches that were known, if it leads further than the one that is
-/// there, or that one has led nowhere of late.
-fn file_leap(memo: &mut Memo, text: &str, run: &Run, names: &[Fingerprint], to: &At) {
-    let there = memo.get(&run.from).and_then(|known| known.leap.as_deref());
-    let trusted = there.is_some_and(|leap| (1..LEAP_MISSES).contains(&leap.missed));
-    if run.stretches < LEAP_STRETCHES || trusted {
-        return;
-    }
-    let Some(over) = text.get(run.start.end..to.end) else { return };
-    let mut walk = run.start.walk;
-    let place = walk.then(over);
-    let names = names.get(run.start.names..to.names).unwrap_or_default().into();
-    let known = Known { names, chain: to.chain, leap: None };
-    let leap = Leap { end: to.end, opening: to.opening, walk: to.walk, missed: 0 };
-    memo.put_leap(&run.from, leap, place, known);
 }
 
 fn text<'r>(model: &Model, prompt: &'r Prompt<'_>, now_unix: i64) -> Result<Text<'r>, PromptError> {

@@ -47,18 +47,6 @@ impl<'a> Stretches<'a> {
         self.at
     }
 
-    /// What begins at the position.
-    pub(super) fn opening(&self) -> Opening {
-        self.opening
-    }
-
-    /// Goes on from the end of another text's stretch, which is known to be alike up to there.
-    pub(super) fn leap(&mut self, end: usize, opening: Opening) {
-        self.at = end;
-        self.opening = opening;
-        self.looked = false;
-    }
-
     /// Finds the next stretch: the text it covers, and whether it ends at a safe cut.
     pub(super) fn advance(&mut self, tokenizer: &Tokenizer) -> Option<(&'a str, bool)> {
         let start = self.at;
