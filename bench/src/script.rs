@@ -88,7 +88,8 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         state: State::Ready.into(),
         tiers: Vec::new(),
     };
-    let load = |number: u32| Load { slot: number + 1, waiting: 0, running: 0, kv_usage: 0.5 };
+    let load =
+        |number: u32| Load { slot: number + 1, waiting: 0, running: 0, kv_usage: 0.5, rtt_us: 0 };
     let said = [
         Said::Models(Models {
             models: vec![Model {

@@ -38,6 +38,8 @@ pub struct Polling {
     /// Time with running requests but without events after which an engine is suspect; none for
     /// never.
     pub silence: Option<Duration>,
+    /// Between two measurements of the network's round trip, jittered by a quarter; none for never.
+    pub round_trips: Option<Duration>,
 }
 
 /// What one poll found.
@@ -118,7 +120,7 @@ impl Poller {
         let health = format!("http://{}/health", self.endpoint);
         let metrics = format!("http://{}/metrics", self.endpoint);
         let mut ask_at = Instant::now();
-        let mut trip = RoundTrip::new();
+        let mut trip = self.polling.round_trips.map(RoundTrip::new);
         let mut was_up: Option<bool> = None;
         let mut silent = 0;
         loop {
@@ -171,8 +173,10 @@ impl Poller {
                 ask_at = start + jittered(self.polling.models);
             }
             let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };
-            let round_trip =
-                if up { trip.measure(&self.endpoint, self.polling.timeout).await } else { None };
+            let round_trip = match &mut trip {
+                Some(trip) if up => trip.measure(&self.endpoint, self.polling.timeout).await,
+                _ => None,
+            };
             let report = Report { up, load, round_trip };
             let report = Message::Report { replica: self.replica, report };
             if self.state.send(report).await.is_err() {

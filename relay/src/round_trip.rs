@@ -7,8 +7,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::subscriber::jittered;
 
-/// Between two handshakes, jittered by a quarter.
-const EVERY: Duration = Duration::from_secs(5);
 /// The least of so many counts: what is more was the machine's business, not the network's.
 const KEPT: usize = 8;
 
@@ -17,12 +15,13 @@ const KEPT: usize = 8;
 pub(crate) struct RoundTrip {
     last: [Option<Duration>; KEPT],
     next: usize,
+    every: Duration,
     due: Instant,
 }
 
 impl RoundTrip {
-    pub(crate) fn new() -> Self {
-        Self { last: [None; KEPT], next: 0, due: Instant::now() }
+    pub(crate) fn new(every: Duration) -> Self {
+        Self { last: [None; KEPT], next: 0, every, due: Instant::now() }
     }
 
     /// Opens a connection to `endpoint` and drops it, if it is time for that. Gives the least of
@@ -30,7 +29,7 @@ impl RoundTrip {
     pub(crate) async fn measure(&mut self, endpoint: &str, patience: Duration) -> Option<Duration> {
         let start = Instant::now();
         if start >= self.due {
-            self.due = start + jittered(EVERY);
+            self.due = start + jittered(self.every);
             if let Ok(Ok(stream)) = timeout(patience, TcpStream::connect(endpoint)).await {
                 let took = start.elapsed();
                 drop(stream);
@@ -61,18 +60,18 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let patience = Duration::from_secs(5);
-        let mut trip = RoundTrip::new();
+        let mut trip = RoundTrip::new(Duration::from_mins(1));
         let first = trip.measure(&endpoint, patience).await;
         assert!(first.is_some());
         // Not yet due again, and what is known stays.
         drop(listener);
         assert_eq!(trip.measure(&endpoint, patience).await, first);
-        assert_eq!(RoundTrip::new().measure(&endpoint, patience).await, None);
+        assert_eq!(RoundTrip::new(Duration::from_mins(1)).measure(&endpoint, patience).await, None);
     }
 
     #[test]
     fn the_least_of_the_last_counts() {
-        let mut trip = RoundTrip::new();
+        let mut trip = RoundTrip::new(Duration::from_mins(1));
         trip.took(Duration::from_millis(1));
         for _ in 0..KEPT - 1 {
             trip.took(Duration::from_millis(30));

@@ -78,7 +78,7 @@ impl Cost {
 /// The way from this gateway to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Way {
-    /// Network round trip, in milliseconds.
+    /// Network round trip in milliseconds, where it was not measured.
     pub rtt_ms: f64,
     /// It leads into another region.
     pub abroad: bool,
@@ -91,7 +91,7 @@ impl CostModel {
         let bytes = (f64::from(cached) + f64::from(uncached)) * TOKEN_BYTES;
         Cost {
             prefill: self.prefill(cached, uncached),
-            network: way.rtt_ms,
+            network: if load.rtt_us > 0 { f64::from(load.rtt_us) / 1e3 } else { way.rtt_ms },
             queue: f64::from(Self::queued(load)) * self.queued_ms
                 + f64::from(load.running) * self.running_ms,
             abroad: if way.abroad { bytes / 1e6 * self.abroad_ms_per_mb } else { 0.0 },
@@ -177,11 +177,26 @@ mod tests {
     }
 
     #[test]
+    fn a_measured_round_trip_goes_before_the_configured_one() {
+        let way = Way { rtt_ms: 80.0, abroad: true };
+        let network = |rtt_us| {
+            let load = Load { rtt_us, ..Load::default() };
+            CostModel::default().cost(0, 0, way, &load).network
+        };
+        assert_eq!((network(0), network(12_500)), (80.0, 12.5));
+    }
+
+    #[test]
     fn what_is_sent_but_not_reported_waits() {
         let model = CostModel { queued_ms: 10.0, running_ms: 1.0, ..CostModel::default() };
         let queue = |waiting, running, in_flight| {
             model
-                .cost(0, 0, Way::default(), &Load { waiting, running, in_flight, kv_usage: 0.0 })
+                .cost(
+                    0,
+                    0,
+                    Way::default(),
+                    &Load { waiting, running, in_flight, ..Load::default() },
+                )
                 .queue
         };
         assert!((queue(0, 0, 3) - 30.0).abs() < 1e-9);

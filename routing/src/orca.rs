@@ -65,7 +65,7 @@ impl Orca {
             waiting: self.waiting.unwrap_or(load.waiting),
             running: self.running.unwrap_or(load.running),
             kv_usage: self.kv_usage.unwrap_or(load.kv_usage),
-            in_flight: load.in_flight,
+            ..load
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         ] {
             assert_eq!(Orca::parse(text.as_bytes()), Some(both), "{text}");
         }
-        let load = Load { waiting: 9, running: 8, kv_usage: 0.1, in_flight: 7 };
+        let load = Load { waiting: 9, running: 8, kv_usage: 0.1, in_flight: 7, rtt_us: 6 };
         let over = Load { waiting: 3, kv_usage: 0.4, ..load };
         assert_eq!(both.over(load), over);
     }

@@ -84,6 +84,8 @@ pub struct Load {
     pub running: u32,
     /// Share of its KV cache in use, 0 to 1.
     pub kv_usage: f32,
+    /// The network's round trip to it in microseconds, as the relay measured it; 0 if it isn't known.
+    pub rtt_us: u32,
     /// Requests that this gateway sent and that have not ended.
     pub in_flight: u32,
 }

@@ -40,6 +40,7 @@ struct DumpReplica {
     requests_waiting: Option<u32>,
     requests_running: Option<u32>,
     kv_usage: Option<f32>,
+    rtt_ms: Option<f64>,
     #[serde(default)]
     in_flight: u32,
     #[serde(default)]
@@ -148,6 +149,7 @@ impl State {
                 running: replica.requests_running.unwrap_or(0),
                 kv_usage: replica.kv_usage.unwrap_or(0.0),
                 in_flight: replica.in_flight,
+                rtt_us: replica.rtt_ms.map_or(0, |ms| (ms * 1e3) as u32),
             });
             world.replicas.push(Replica {
                 slot,

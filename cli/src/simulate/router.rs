@@ -89,7 +89,7 @@ impl Chooser {
     fn decide(&mut self, fleet: &Fleet, request: &Request, now: f64) -> usize {
         for (load, engine) in self.world.loads.iter_mut().zip(&fleet.engines) {
             let (waiting, running) = engine.load(now);
-            *load = Load { waiting, running, kv_usage: 0.0, in_flight: waiting + running };
+            *load = Load { waiting, running, in_flight: waiting + running, ..Load::default() };
         }
         let keys = keys(request, self.policy.prefix_tokens / 16);
         let ask = Ask {

@@ -94,6 +94,7 @@ impl View {
                 waiting: told.waiting,
                 running: told.running,
                 kv_usage: told.kv_usage,
+                rtt_us: told.rtt_us,
                 in_flight: 0,
             })
         };

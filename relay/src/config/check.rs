@@ -374,14 +374,16 @@ impl Checker<'_> {
         let field = |name: &str, raw: &Option<Spanned<u64>>, default, most| {
             self.millis(&format!("polling.{name}"), raw.as_ref(), default, most)
         };
+        let or_never = |name: &str, raw: &Option<Spanned<u64>>, default| match raw {
+            Some(raw) if raw.value == 0 => Ok(None),
+            raw => field(name, raw, default, 3_600_000).map(Some),
+        };
         Ok(Polling {
             interval: field("interval_ms", &raw.interval_ms, 200, 60_000)?,
             timeout: field("timeout_ms", &raw.timeout_ms, 1000, 60_000)?,
             models: field("models_ms", &raw.models_ms, 5_000, 3_600_000)?,
-            silence: match &raw.silence_ms {
-                Some(raw) if raw.value == 0 => None,
-                raw => Some(field("silence_ms", raw, 30_000, 3_600_000)?),
-            },
+            silence: or_never("silence_ms", &raw.silence_ms, 30_000)?,
+            round_trips: or_never("rtt_ms", &raw.rtt_ms, 5_000)?,
         })
     }
 

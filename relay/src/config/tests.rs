@@ -55,6 +55,7 @@ fn a_good_one_is_understood() {
     assert!(second.draining && second.rank == Some(1));
     assert_eq!(config.polling.interval, Duration::from_millis(100));
     assert_eq!(config.polling.silence, None);
+    assert_eq!(config.polling.round_trips, Some(Duration::from_secs(5)));
     assert_eq!(config.limits.blocks, 5000);
     let [dns, slices] = config.discovery.as_slice() else { panic!() };
     let place = Place::Dns { name: "engines.svc".into(), every: Duration::from_secs(1) };

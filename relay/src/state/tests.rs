@@ -170,7 +170,7 @@ fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
 fn a_round_trip_is_told_when_it_is_another() {
     let mut state = state(1);
     let report = |micros| {
-        let round_trip = Some(std::time::Duration::from_micros(micros));
+        let round_trip = Some(Duration::from_micros(micros));
         Message::Report { replica: 0, report: Report { up: true, load: None, round_trip } }
     };
     state.take(report(9_000));

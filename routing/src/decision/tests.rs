@@ -400,7 +400,7 @@ fn learned_prices_are_those_of_their_pool() {
 prop_compose! {
     fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
         -> Load {
-        Load { waiting, running, in_flight, kv_usage: kv }
+        Load { waiting, running, in_flight, kv_usage: kv, rtt_us: 0 }
     }
 }
 

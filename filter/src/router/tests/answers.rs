@@ -79,7 +79,7 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
 fn a_reported_load_counts_until_the_relay_says_something_newer() {
     use warmpath_routing::orca::Orca;
     let mut gateway = of_equals();
-    let load = |slot, waiting| Load { slot, waiting, running: 2, kv_usage: 0.5 };
+    let load = |slot, waiting| Load { slot, waiting, running: 2, kv_usage: 0.5, rtt_us: 0 };
     let tell = |gateway: &mut Gateway, loads: Vec<Load>, at| {
         gateway.say(Said::Loads(Loads { loads }));
         gateway.router.tick(at);
