@@ -132,6 +132,7 @@ impl Report {
                 decision.push(("reason", route.reason.name().into()));
                 decision.push(("degrade", route.degrade.map(Degrade::name).into()));
                 decision.push(("spilled", route.spilled.into()));
+                decision.push(("crowded", route.crowded.into()));
                 decision.push(("prompt_tokens", route.prompt_tokens.into()));
                 decision.push(("cached_tokens", route.cached_tokens.into()));
                 decision.push(("offloaded_tokens", route.offloaded_tokens.into()));

@@ -76,9 +76,9 @@ impl RootContext for Root {
         }
     }
 
-    fn create_http_context(&self, _id: u32) -> Option<Box<dyn HttpContext>> {
+    fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
         Some(match &self.role {
-            Role::Router(router) => Box::new(Exchange::new(Rc::clone(router))),
+            Role::Router(router) => Box::new(Exchange::new(Rc::clone(router), id)),
             Role::SideStream(_) | Role::Unset => Box::new(Misplaced),
         })
     }

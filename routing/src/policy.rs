@@ -110,6 +110,11 @@ pub struct Admission {
     pub cold_tokens: u32,
     /// The share of it that batch requests may fill, 0 to 1.
     pub batch_share: f64,
+    /// How long a request waits in the gateway where all replicas are full, in milliseconds; then
+    /// it goes to the best of them all the same. 0 for not at all.
+    pub wait_ms: u64,
+    /// How many may wait so, in each worker.
+    pub waiting: usize,
     /// The request header that tells batch from interactive requests: by the value `batch`. The
     /// gateway sets it, or clients are trusted to be modest.
     pub header: String,
@@ -117,7 +122,13 @@ pub struct Admission {
 
 impl Default for Admission {
     fn default() -> Self {
-        Self { cold_tokens: 131_072, batch_share: 0.5, header: "x-warmpath-priority".into() }
+        Self {
+            cold_tokens: 131_072,
+            batch_share: 0.5,
+            wait_ms: 500,
+            waiting: 128,
+            header: "x-warmpath-priority".into(),
+        }
     }
 }
 
@@ -352,6 +363,9 @@ impl Policy {
             range(field, value, 0.0, 3.6e6, "0 to 3600000 ms")?;
         }
         range("admission.batch_share", self.admission.batch_share, 0.0, 1.0, "0 to 1")?;
+        let (wait_ms, waiting) = (self.admission.wait_ms as f64, self.admission.waiting as f64);
+        range("admission.wait_ms", wait_ms, 0.0, 60_000.0, "0 to 60000 ms")?;
+        range("admission.waiting", waiting, 0.0, 10_000.0, "0 to 10000")?;
         for region in self.regions.values() {
             range("regions.*.weight", region.weight, 0.0, 1e6, "0 to 1000000")?;
             range("regions.*.rtt_ms", region.rtt_ms, 0.0, 60_000.0, "0 to 60000 ms")?;
@@ -435,6 +449,7 @@ pub(crate) mod tests {
                 "zone_source.from[1]: \"mars\" is not defined under zones",
             ),
             ("/admission", json!({"batch_share": 2}), "admission.batch_share: 2 is out of range"),
+            ("/admission", json!({"wait_ms": 70_000}), "admission.wait_ms: 70000 is out of range"),
             ("/cost", json!({"abroad_ms_per_mb": -1}), "cost.abroad_ms_per_mb: -1 is out of"),
             ("/cost", json!({"disk_ms_per_1k_tokens": -1}), "cost.disk_ms_per_1k_tokens: -1 is"),
             ("/regions/us-east", json!({"jurisdiction": "US", "weight": -1}), "regions.*.weight"),

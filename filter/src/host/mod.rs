@@ -72,6 +72,23 @@ pub fn now_ms() -> u64 {
     now_nanos().unwrap_or(0) / 1_000_000
 }
 
+/// Makes the calls that follow, to the end of this callback, those of another context: that of a
+/// request that was stopped.
+///
+/// # Errors
+/// The host's: there is no such context any more, say.
+pub fn act_for(context: u32) -> Result<()> {
+    named("set_effective_context", raw::set_effective_context(context))
+}
+
+/// Lets the stopped request of the context acted for go on, once this callback is over.
+///
+/// # Errors
+/// The host's.
+pub fn resume_request() -> Result<()> {
+    named("continue_stream", raw::resume_request())
+}
+
 /// Asks for ticks of the running root context.
 ///
 /// # Errors

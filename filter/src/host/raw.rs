@@ -60,6 +60,8 @@ imports! {
         status: u32, details: *const u8, details_size: usize, body: *const u8, body_size: usize,
         headers: *const u8, headers_size: usize, grpc_status: i32,
     );
+    fn proxy_continue_stream(stream: u32);
+    fn proxy_set_effective_context(context: u32);
     fn proxy_grpc_send(token: u32, message: *const u8, size: usize, end: bool);
     fn proxy_grpc_cancel(token: u32);
     fn proxy_define_metric(kind: u32, name: *const u8, size: usize, id: *mut u32);
@@ -100,6 +102,16 @@ fn done(status: Status) -> Result<(), Status> {
 pub(super) fn now_nanos() -> Result<u64, Status> {
     let mut time = 0;
     done(unsafe { proxy_get_current_time_nanoseconds(&raw mut time) }).map(|()| time)
+}
+
+/// Lets the request of the effective context go on.
+pub(super) fn resume_request() -> Result<(), Status> {
+    const REQUEST: u32 = 0;
+    done(unsafe { proxy_continue_stream(REQUEST) })
+}
+
+pub(super) fn set_effective_context(context: u32) -> Result<(), Status> {
+    done(unsafe { proxy_set_effective_context(context) })
 }
 
 pub(super) fn set_tick_period(millis: u32) -> Result<(), Status> {

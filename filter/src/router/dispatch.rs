@@ -36,6 +36,8 @@ pub(super) struct Asked<'a> {
     pub(super) body: Body<'a>,
     /// It can wait for others.
     pub(super) batch: bool,
+    /// It may be held back here for a moment.
+    pub(super) may_wait: bool,
 }
 
 /// How much of the body there is.
@@ -53,6 +55,8 @@ pub(super) enum Body<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decided {
     Route(Told),
+    /// All are full: it waits here.
+    Wait,
     Refuse(Refusal),
 }
 
@@ -204,6 +208,7 @@ impl<D: Data> Dispatch<D> {
                 self.metrics.refused(&refusal);
                 return Decided::Refuse(refusal);
             }
+            Outcome::Route(route) if route.crowded && asked.may_wait => return Decided::Wait,
             Outcome::Route(route) => {
                 self.metrics.routed(&route);
                 let world = &self.view.world;

@@ -1,6 +1,8 @@
 //! One request and its response.
 
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::rc::{Rc, Weak};
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
@@ -10,6 +12,7 @@ use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
 use super::response::Watch;
 use super::ticket::Ticket;
+use super::waiting::Now;
 use super::zone::Asking;
 use crate::host::{self, Headers};
 
@@ -33,12 +36,33 @@ const PROPERTY: &str = "warmpath_decision";
 enum Stage {
     /// Its body is awaited.
     Reading,
+    /// It is held back until a replica has room, since this time in milliseconds.
+    Waiting(u64),
     /// It goes on, or was answered.
     Done,
 }
 
-/// One request and its response.
-pub struct Exchange {
+/// One request and its response, as the SDK holds it. What waits is asked again from the tick, which
+/// needs a hold of it too.
+pub struct Exchange(Rc<RefCell<Flow>>);
+
+impl Exchange {
+    /// A request that has just begun, of the context of this id.
+    pub fn new(router: Rc<Router>, id: u32) -> Self {
+        Self(Rc::new_cyclic(|me| RefCell::new(Flow::new(router, id, Weak::clone(me)))))
+    }
+
+    // No callback of Envoy's runs inside another one; were there one, the request would stay where
+    // it is rather than pass unrouted.
+    fn on(&self, act: impl FnOnce(&mut Flow) -> Action) -> Action {
+        self.0.try_borrow_mut().map_or(Action::Pause, |mut flow| act(&mut flow))
+    }
+}
+
+/// A request on its way, and its response.
+pub(super) struct Flow {
+    id: u32,
+    me: Weak<RefCell<Flow>>,
     router: Rc<Router>,
     stage: Stage,
     zone: Option<String>,
@@ -54,10 +78,11 @@ pub struct Exchange {
     orca: bool,
 }
 
-impl Exchange {
-    /// A request that has just begun.
-    pub fn new(router: Rc<Router>) -> Self {
+impl Flow {
+    fn new(router: Rc<Router>, id: u32, me: Weak<RefCell<Self>>) -> Self {
         Self {
+            id,
+            me,
             router,
             stage: Stage::Reading,
             zone: None,
@@ -87,12 +112,23 @@ impl Exchange {
         Ok(*method == *b"POST" && self.router.knows_zone(self.zone.as_deref()))
     }
 
-    fn decide(&mut self, body: Body<'_>) -> Action {
-        self.stage = Stage::Done;
+    fn decide(&mut self, body: Body<'_>, may_wait: bool) -> Action {
+        let before = std::mem::replace(&mut self.stage, Stage::Done);
         let zone = self.zone.as_deref();
-        let asked = Asked { zone, path: &self.path, body, batch: self.batch };
+        let asked = Asked { zone, path: &self.path, body, batch: self.batch, may_wait };
         let result = match self.router.decide(&asked) {
-            Some(Decided::Route(told)) => self.forward(told),
+            Some(Decided::Wait) => {
+                self.stage = match before {
+                    Stage::Waiting(_) => before,
+                    Stage::Reading | Stage::Done => {
+                        let now_ms = host::now_ms();
+                        self.router.wait(Weak::clone(&self.me), self.batch, now_ms);
+                        Stage::Waiting(now_ms)
+                    }
+                };
+                Ok(Action::Pause)
+            }
+            Some(Decided::Route(told)) => self.forward(told, before),
             Some(Decided::Refuse(refusal)) => self.refuse(&refusal),
             None => self.fail("busy"),
         };
@@ -104,10 +140,34 @@ impl Exchange {
         })
     }
 
-    fn forward(&mut self, told: Told) -> host::Result<Action> {
+    /// A place may have become free: asks again, and lets the request go on if it may. `over`: its
+    /// time is over, and it goes wherever is best.
+    pub(super) fn again(&mut self, over: bool) -> Now {
+        if !matches!(self.stage, Stage::Waiting(_)) || host::act_for(self.id).is_err() {
+            return Now::Gone;
+        }
+        let bytes = self.buffered();
+        let action = self.decide_on(&bytes, !over);
+        if matches!(self.stage, Stage::Waiting(_)) {
+            return Now::Waits;
+        }
+        if matches!(action, Action::Continue)
+            && let Err(error) = host::resume_request()
+        {
+            log::error!("router: {error}");
+        }
+        Now::Gone
+    }
+
+    fn forward(&mut self, told: Told, before: Stage) -> host::Result<Action> {
         // From here on it counts, whatever becomes of it.
         self.ticket = Some(told.ticket);
         self.explain = format!("{}, zone_from=\"{}\"", told.explain, self.zone_from);
+        if let Stage::Waiting(since_ms) = before {
+            let ms = host::now_ms().saturating_sub(since_ms);
+            // Writing to a string can't fail.
+            let _ = write!(self.explain, ", waited_ms={ms}");
+        }
         // Set, never add, and remove what is not set: a client may have sent its own.
         Headers::Request.set(CLUSTER, &told.cluster)?;
         Headers::Request.set(HASH, &told.hash)?;
@@ -167,7 +227,7 @@ impl Exchange {
         })
     }
 
-    fn decide_on(&mut self, bytes: &[u8]) -> Action {
+    fn decide_on(&mut self, bytes: &[u8], may_wait: bool) -> Action {
         let body = if bytes.is_empty() {
             Body::None
         } else if bytes.len() > self.router.most_body {
@@ -175,7 +235,7 @@ impl Exchange {
         } else {
             Body::Whole(bytes)
         };
-        self.decide(body)
+        self.decide(body, may_wait)
     }
 }
 
@@ -183,10 +243,39 @@ impl Context for Exchange {}
 
 impl HttpContext for Exchange {
     fn on_http_request_headers(&mut self, _headers: usize, end: bool) -> Action {
+        self.on(|flow| flow.request_headers(end))
+    }
+
+    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
+        self.on(|flow| flow.request_body(size, end))
+    }
+
+    fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
+        self.on(Flow::request_trailers)
+    }
+
+    fn on_http_response_headers(&mut self, _headers: usize, end: bool) -> Action {
+        self.on(|flow| flow.response_headers(end))
+    }
+
+    fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
+        self.on(|flow| flow.response_body(size, end))
+    }
+
+    fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
+        self.on(|flow| {
+            flow.finish();
+            Action::Continue
+        })
+    }
+}
+
+impl Flow {
+    fn request_headers(&mut self, end: bool) -> Action {
         match self.begin() {
             // Needs `allow_on_headers_stop_iteration`, or Envoy would hold back the body too.
             Ok(true) if !end => Action::Pause,
-            Ok(_) => self.decide(Body::None),
+            Ok(_) => self.decide(Body::None, false),
             Err(error) => {
                 log::error!("router: {error}");
                 self.stage = Stage::Done;
@@ -195,26 +284,30 @@ impl HttpContext for Exchange {
         }
     }
 
-    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
-        if self.stage == Stage::Done {
-            return Action::Continue;
+    fn request_body(&mut self, size: usize, end: bool) -> Action {
+        match self.stage {
+            Stage::Done => return Action::Continue,
+            Stage::Waiting(_) => return Action::Pause,
+            Stage::Reading => {}
         }
         if size <= self.router.most_body && !end {
             return Action::Pause;
         }
         let bytes = self.buffered();
-        self.decide_on(&bytes)
+        self.decide_on(&bytes, end && self.router.may_wait())
     }
 
-    fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
-        if self.stage == Stage::Done {
-            return Action::Continue;
+    fn request_trailers(&mut self) -> Action {
+        match self.stage {
+            Stage::Done => return Action::Continue,
+            Stage::Waiting(_) => return Action::Pause,
+            Stage::Reading => {}
         }
         let bytes = self.buffered();
-        self.decide_on(&bytes)
+        self.decide_on(&bytes, self.router.may_wait())
     }
 
-    fn on_http_response_headers(&mut self, _headers: usize, end: bool) -> Action {
+    fn response_headers(&mut self, end: bool) -> Action {
         if self.router.explain && !self.explain.is_empty() {
             let _ = Headers::Response.set(EXPLAIN, &self.explain);
         }
@@ -234,7 +327,7 @@ impl HttpContext for Exchange {
     }
 
     // Answers pass as they come: nothing here holds one back.
-    fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
+    fn response_body(&mut self, size: usize, end: bool) -> Action {
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
         if !self.watch.begun && size > 0 {
             self.watch.begun = true;
@@ -250,14 +343,9 @@ impl HttpContext for Exchange {
         }
         Action::Continue
     }
-
-    fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
-        self.finish();
-        Action::Continue
-    }
 }
 
-impl Exchange {
+impl Flow {
     fn finish(&mut self) {
         if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
             self.router.with(|all| all.finished(ticket, self.watch.usage()));
@@ -265,7 +353,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for Flow {
     // Envoy deletes every context exactly once, whatever became of its request.
     fn drop(&mut self) {
         if let Some(mut ticket) = self.ticket.take() {

@@ -13,6 +13,9 @@ pub(super) struct Metrics {
     degrades: Vec<(Degrade, Counter)>,
     refusals: Vec<(&'static str, Counter)>,
     spilled: Counter,
+    pub(super) waited: Counter,
+    pub(super) waited_in_vain: Counter,
+    pub(super) waiting: Gauge,
     tiers: Vec<(Medium, Counter)>,
     prompt_tokens: Counter,
     expected_cached_tokens: Counter,
@@ -48,6 +51,9 @@ impl Metrics {
                 .into(),
             refusals: Refusal::CODES.map(|code| (code, counter(&format!("refused.{code}")))).into(),
             spilled: counter("spilled"),
+            waited: counter("waited"),
+            waited_in_vain: counter("waited_in_vain"),
+            waiting: gauge("waiting"),
             tiers: Medium::ALL
                 .map(|medium| (medium, counter(&format!("tier.{}", medium.name()))))
                 .into(),

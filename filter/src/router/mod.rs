@@ -10,10 +10,12 @@ mod prompts;
 mod response;
 mod ticket;
 mod view;
+mod waiting;
 mod zone;
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
+use std::rc::Weak;
 
 use warmpath_routing::policy::ZoneSource;
 
@@ -23,6 +25,8 @@ use crate::shared::Envoy;
 use dispatch::{Asked, Decided, Dispatch};
 
 pub use exchange::Exchange;
+use exchange::Flow;
+use waiting::{Now, Waiter, Waiting};
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +38,9 @@ pub struct Router {
     most_body: usize,
     explain: bool,
     orca: bool,
+    /// How long a request may be held back.
+    wait_ms: u64,
+    waiting: RefCell<Waiting<Weak<RefCell<Flow>>>>,
     dispatch: RefCell<Dispatch<Envoy>>,
 }
 
@@ -50,14 +57,43 @@ impl Router {
             most_body: config.policy.max_body_bytes,
             explain: config.shell.explain,
             orca: config.shell.orca,
+            wait_ms: config.policy.admission.wait_ms,
+            waiting: RefCell::new(Waiting::new(config.policy.admission.waiting)),
             dispatch: RefCell::new(Dispatch::new(config, Envoy, id())),
         })
     }
 
-    /// Brings the view of the world up to date.
+    /// Brings the view of the world up to date, and asks again for those who wait.
     pub fn on_tick(&self) {
-        if let Ok(mut dispatch) = self.dispatch.try_borrow_mut() {
-            dispatch.tick(host::now_ms());
+        let now_ms = host::now_ms();
+        self.with(|dispatch| dispatch.tick(now_ms));
+        let Ok(mut waiting) = self.waiting.try_borrow_mut() else { return };
+        if waiting.len() > 0 {
+            let mut in_vain = 0;
+            waiting.again(now_ms, |flow, over| {
+                in_vain += u64::from(over);
+                let flow = flow.upgrade();
+                flow.and_then(|flow| Some(flow.try_borrow_mut().ok()?.again(over)))
+                    .unwrap_or(Now::Gone)
+            });
+            let left = waiting.len() as u64;
+            self.with(|dispatch| {
+                dispatch.metrics().waited_in_vain.add(in_vain);
+                dispatch.metrics().waiting.set(left);
+            });
+        }
+    }
+
+    // Whether a request may be held back now.
+    fn may_wait(&self) -> bool {
+        self.wait_ms > 0 && self.waiting.try_borrow().is_ok_and(|waiting| waiting.has_room())
+    }
+
+    // Holds a request back.
+    fn wait(&self, request: Weak<RefCell<Flow>>, batch: bool, now_ms: u64) {
+        if let Ok(mut waiting) = self.waiting.try_borrow_mut() {
+            waiting.push(Waiter { request, batch, until_ms: now_ms.saturating_add(self.wait_ms) });
+            self.with(|dispatch| dispatch.metrics().waited.add(1));
         }
     }
 

@@ -122,7 +122,7 @@ impl Gateway {
     }
 
     fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
-        self.router.decide(&Asked { zone, path, body, batch: false }, NOW + 100)
+        self.router.decide(&Asked { zone, path, body, batch: false, may_wait: false }, NOW + 100)
     }
 
     fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {
@@ -133,7 +133,7 @@ impl Gateway {
                 self.router.landed(&mut told.ticket);
                 told
             }
-            Decided::Refuse(refusal) => panic!("{refusal:?}"),
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -315,7 +315,7 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
             let whole = Body::Whole(body.as_bytes());
             match gateway.ask(Some("eu"), "/v1/completions", whole) {
                 Decided::Route(told) => (told.slot.unwrap(), told.ticket),
-                Decided::Refuse(refusal) => panic!("{refusal:?}"),
+                other => panic!("{other:?}"),
             }
         })
         .collect();

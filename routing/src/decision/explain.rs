@@ -36,6 +36,9 @@ impl Route<'_> {
         if self.spilled {
             line.push_str(", spilled");
         }
+        if self.crowded {
+            line.push_str(", crowded");
+        }
         let _ = write!(
             line,
             ", cached={}, prompt={}, blocks={}, holders={}, probes={}, prefill_ms={:.1}, \

@@ -52,6 +52,9 @@ struct Candidate<'a> {
     /// The part of its prefill that no cache saves, in milliseconds.
     base: f64,
     place: u64,
+    /// It has as much to prefill as it may.
+    held_back: bool,
+    /// That, or more in flight than its share.
     full: bool,
 }
 
@@ -157,6 +160,7 @@ pub fn decide_with<'a>(
         reason,
         degrade,
         spilled,
+        crowded: candidates.iter().all(|candidate| candidate.held_back),
         cached_tokens: best.cached,
         offloaded_tokens: best.offloaded,
         tier: best.tier,
@@ -241,6 +245,7 @@ fn candidates<'a>(
                     cost: Cost::default(),
                     base: 0.0,
                     place: 0,
+                    held_back: false,
                     full: false,
                 })
             })

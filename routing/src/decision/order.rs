@@ -22,8 +22,8 @@ pub(super) fn fill(
         for candidate in candidates.iter_mut().filter(|c| c.pool == pool) {
             let cold = prompt_tokens.saturating_sub(candidate.hoped);
             let under_way = local.cold_tokens(candidate.index);
-            candidate.full =
-                candidate.busy() >= bound || !admits(policy, local.batch, under_way, cold);
+            candidate.held_back = !admits(policy, local.batch, under_way, cold);
+            candidate.full = candidate.busy() >= bound || candidate.held_back;
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct Route<'a> {
     pub degrade: Option<Degrade>,
     /// A better replica was full.
     pub spilled: bool,
+    /// All that could take it have as much to prefill as they may: it could wait a moment.
+    pub crowded: bool,
     /// Prompt tokens that the chosen replica is expected to find cached.
     pub cached_tokens: u32,
     /// Those of them that are not on its GPU, but in a slower tier.
@@ -73,6 +75,7 @@ impl<'a> Route<'a> {
             reason: Reason::Unplaced,
             degrade,
             spilled: false,
+            crowded: false,
             cached_tokens: 0,
             offloaded_tokens: 0,
             tier: None,

@@ -341,6 +341,17 @@ fn a_replica_takes_only_so_many_cold_tokens() {
     busy.loads[home].waiting = 1;
     let route = route_with(&policy, &busy, &local, &ask("eu", &long), &held(&[]));
     assert!(route.spilled && route.replicas[0] != home);
+    // Which is a reason to wait; one that has room is none, nor is a full share of what is in flight.
+    assert!(route.crowded);
+    let crowded = |cold_tokens: &[u32], batch: bool, busy: u32| {
+        let mut world = world.clone();
+        world.loads[home].in_flight = busy;
+        let local = Local { cold_tokens, batch, ..Local::default() };
+        route_with(&policy, &world, &local, &ask("eu", &long), &held(&[])).crowded
+    };
+    assert!(!crowded(&[90_000, 0], false, 0) && !crowded(&[0, 90_000], false, 0));
+    assert!(!crowded(&[0, 0], false, 50));
+    assert!(crowded(&[3_000; 2], true, 0) && !crowded(&[3_000; 2], false, 0), "batch waits first");
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Gateway {
         let body = json!({"model": "demo", "prompt": ids}).to_string();
         match self.ask(Some("eu"), "/v1/completions", Body::Whole(body.as_bytes())) {
             Decided::Route(told) => told,
-            Decided::Refuse(refusal) => panic!("{refusal:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
