@@ -52,6 +52,7 @@ pub(super) enum Body<'a> {
 }
 
 /// What Envoy has to be told.
+#[allow(clippy::large_enum_variant, reason = "it lives for one call")]
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decided {
     Route(Told),
@@ -72,6 +73,8 @@ pub(super) struct Told {
     /// The first replica's slot.
     pub(super) slot: Option<u16>,
     pub(super) explain: String,
+    /// The last block's name; for those who may ask about a request of their own, not for logs.
+    pub(super) last_key: Option<Key>,
     /// To be given back by [`Dispatch::landed`]: until then the request counts as in flight.
     pub(super) ticket: Ticket,
 }
@@ -348,6 +351,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
         hash: format!("{:032x}", route.ring_key),
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),
+        last_key: route.last_key,
         ticket,
     }
 }

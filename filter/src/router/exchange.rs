@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_routing::decision::Refusal;
+use warmpath_routing::fingerprint::Key;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
@@ -71,6 +72,8 @@ pub(super) struct Flow {
     path: String,
     batch: bool,
     explain: String,
+    // Of the prompt; for the client's header only.
+    last_key: Option<Key>,
     // In flight until this is dropped.
     ticket: Option<Ticket>,
     watch: Watch,
@@ -90,6 +93,7 @@ impl Flow {
             path: String::new(),
             batch: false,
             explain: String::new(),
+            last_key: None,
             ticket: None,
             watch: Watch::default(),
             orca: false,
@@ -162,6 +166,7 @@ impl Flow {
     fn forward(&mut self, told: Told, before: Stage) -> host::Result<Action> {
         // From here on it counts, whatever becomes of it.
         self.ticket = Some(told.ticket);
+        self.last_key = told.last_key;
         self.explain = format!("{}, zone_from=\"{}\"", told.explain, self.zone_from);
         if let Stage::Waiting(since_ms) = before {
             let ms = host::now_ms().saturating_sub(since_ms);
@@ -309,7 +314,8 @@ impl Flow {
 
     fn response_headers(&mut self, end: bool) -> Action {
         if self.router.explain && !self.explain.is_empty() {
-            let _ = Headers::Response.set(EXPLAIN, &self.explain);
+            let last = self.last_key.map(|key| format!(", last=\"{key:?}\"")).unwrap_or_default();
+            let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
         if let Some(ticket) = &mut self.ticket {
             let foreseen = ticket.named.first().map(|(endpoint, _)| endpoint.as_str());

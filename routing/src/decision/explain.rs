@@ -7,7 +7,8 @@ use crate::view::World;
 
 impl Route<'_> {
     /// The decision as a dictionary of RFC 8941 (structured fields): strings quoted, numbers bare,
-    /// costs in milliseconds. It names places and figures, never text of the prompt.
+    /// costs in milliseconds. It names places and figures, never text of the prompt nor a hash of
+    /// it, by which a log's reader could confirm a guess.
     pub fn explain(&self, world: &World) -> String {
         let mut line = String::with_capacity(320);
         let string = |line: &mut String, name: &str, value: &str| {
@@ -62,9 +63,6 @@ impl Route<'_> {
         }
         if self.cost.abroad > 0.0 {
             let _ = write!(line, ", abroad_ms={:.1}", self.cost.abroad);
-        }
-        if let Some(key) = self.last_key {
-            let _ = write!(line, ", last=\"{key:?}\"");
         }
         line
     }
