@@ -195,6 +195,7 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
         pool: if slot.is_multiple_of(4) { "demo-us-east" } else { "demo-eu-west" }.into(),
         block_tokens: 16,
         state: ReplicaState::Ready,
+        weight: Replica::PLAIN,
         tiers: Vec::new(),
     };
     let mut rng = Rng::with_seed(3);

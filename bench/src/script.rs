@@ -87,6 +87,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         block_tokens: 16,
         state: State::Ready.into(),
         tiers: Vec::new(),
+        weight: 0,
     };
     let load =
         |number: u32| Load { slot: number + 1, waiting: 0, running: 0, kv_usage: 0.5, rtt_us: 0 };

@@ -33,6 +33,7 @@ pub(crate) struct Spec {
     pub(crate) scope: Arc<ModelScope>,
     pub(crate) draining: bool,
     pub(crate) store: Option<String>,
+    pub(crate) weight: u16,
     pub(crate) events: Option<Events>,
     pub(crate) limits: Limits,
     pub(crate) polling: Polling,
@@ -68,6 +69,7 @@ impl Spec {
             has_events: self.events.is_some(),
             silence: self.polling.silence,
             store: self.store.clone(),
+            weight: self.weight,
             view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
             counters: Arc::clone(counters),
         }

@@ -274,6 +274,7 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             scope: Arc::clone(scopes.get(replica.model)?),
             draining: replica.draining,
             store: replica.store.clone(),
+            weight: replica.weight,
             events: replica.events.clone(),
             limits: config.limits,
             polling: config.polling,

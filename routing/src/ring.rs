@@ -7,8 +7,27 @@
 use crate::policy::Ring;
 use crate::view::Replica;
 
-/// The replica's place for a key: the highest comes first.
+/// The replica's place for a key: the highest comes first. One of twice the weight is first for
+/// twice as many keys, and a weight that changes moves no more keys than it must.
 pub fn place(key: u128, replica: &Replica) -> u64 {
+    const STEPS: f64 = (1_u64 << 53) as f64;
+    let place = drawn(key, replica);
+    if replica.weight == Replica::PLAIN {
+        return place;
+    }
+    // Weighted rendezvous hashing: of numbers drawn evenly from 0 to 1, each to the power of one
+    // by its weight, the greatest.
+    let even = ((place >> 11) as f64 + 0.5) / STEPS;
+    let weight = f64::from(replica.weight.max(1)) / f64::from(Replica::PLAIN);
+    ((even.powf(1.0 / weight) * STEPS) as u64) << 11
+}
+
+/// A number that names the replica, whatever its slot and weight.
+pub(crate) fn identity(replica: &Replica) -> u64 {
+    drawn(0, replica)
+}
+
+fn drawn(key: u128, replica: &Replica) -> u64 {
     let mut hasher = Mix((key as u64) ^ ((key >> 64) as u64).rotate_left(32));
     hasher.bytes(replica.endpoint.as_bytes());
     hasher.word(replica.rank.map_or(0, |rank| u64::from(rank) + 1));
@@ -22,9 +41,10 @@ pub(crate) fn named_place(key: u128, name: &str) -> u64 {
     hasher.0
 }
 
-/// How many requests in flight fill a replica when `in_flight` are at all `replicas` together.
-pub fn bound(ring: &Ring, in_flight: u64, replicas: usize) -> u32 {
-    let mean = (in_flight + 1) as f64 / replicas.max(1) as f64;
+/// How many requests in flight fill a replica of this `weight` when `in_flight` are at all replicas
+/// together, whose weights have this sum.
+pub fn bound(ring: &Ring, in_flight: u64, weight: u16, sum: u64) -> u32 {
+    let mean = (in_flight + 1) as f64 * f64::from(weight) / sum.max(1) as f64;
     let bound = (ring.load_factor * mean).ceil();
     (bound as u32).max(ring.load_floor)
 }
@@ -68,6 +88,7 @@ mod tests {
             pool: "p".into(),
             block_tokens: 16,
             state: ReplicaState::Ready,
+            weight: Replica::PLAIN,
             tiers: Vec::new(),
         }
     }
@@ -103,7 +124,33 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_draws_its_share_and_moves_only_what_it_must() {
+        let plain: Vec<Replica> = (0..8).map(replica).collect();
+        let mut heavy = plain.clone();
+        heavy[3].weight = 2 * Replica::PLAIN;
+        let mut light = plain.clone();
+        light[3].weight = Replica::PLAIN / 2;
+        let third = plain[3].endpoint.as_str();
+        let [mut before, mut more, mut fewer] = [0; 3];
+        for n in 0..9000 {
+            let (at, with, without) =
+                (first(key(n), &plain), first(key(n), &heavy), first(key(n), &light));
+            before += u32::from(at == third);
+            more += u32::from(with == third);
+            fewer += u32::from(without == third);
+            assert!(with == at || with == third, "what moves goes to the heavier one");
+            assert!(without == at || at == third, "what moves leaves the lighter one");
+        }
+        // An eighth, two ninths and a fifteenth.
+        assert!((1025..1225).contains(&before), "{before}");
+        assert!((1850..2150).contains(&more), "{more}");
+        assert!((530..670).contains(&fewer), "{fewer}");
+    }
+
+    #[test]
     fn ranks_and_slots() {
+        let heavy = Replica { weight: 300, ..replica(1) };
+        assert_eq!(identity(&heavy), identity(&replica(1)), "a weight is no other replica");
         let a = replica(1);
         assert_ne!(place(5, &a), place(5, &Replica { rank: Some(0), ..a.clone() }));
         assert_eq!(place(5, &a), place(5, &Replica { slot: 99, ..a.clone() }), "a new cache");
@@ -112,8 +159,9 @@ mod tests {
     #[test]
     fn the_bound_follows_the_mean_above_its_floor() {
         let ring = Ring { load_factor: 1.25, load_floor: 4, ..Ring::default() };
-        assert_eq!(bound(&ring, 0, 4), 4);
-        assert_eq!(bound(&ring, 399, 4), 125);
-        assert_eq!(bound(&ring, 10, 0), 14, "no replicas is no division by zero");
+        assert_eq!(bound(&ring, 0, Replica::PLAIN, 400), 4);
+        assert_eq!(bound(&ring, 399, Replica::PLAIN, 400), 125);
+        assert_eq!((bound(&ring, 499, 200, 500), bound(&ring, 499, 100, 500)), (250, 125));
+        assert_eq!(bound(&ring, 10, 0, 0), 4, "no replicas is no division by zero");
     }
 }

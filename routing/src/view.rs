@@ -15,6 +15,8 @@ pub struct Replica {
     pub block_tokens: u32,
     /// Whether it may be used.
     pub state: ReplicaState,
+    /// What it can take beside others, in hundredths of a plain replica: twice as much at 200.
+    pub weight: u16,
     /// Slower tiers of its KV cache that have slots of their own, the fastest first.
     pub tiers: Vec<Tier>,
 }
@@ -55,10 +57,13 @@ impl Medium {
 }
 
 impl Replica {
+    /// The weight of a plain replica.
+    pub const PLAIN: u16 = 100;
+
     /// Names the place that serves, whatever its cache's life: what is known of its health and of
     /// requests in flight outlives a restart of the engine and of the relay.
     pub fn name(&self) -> u64 {
-        crate::ring::place(0, self)
+        crate::ring::identity(self)
     }
 }
 

@@ -29,6 +29,7 @@ fn replica(slot: u16) -> Replica {
         pool: "p".into(),
         block_tokens: 16,
         state: ReplicaState::Ready,
+        weight: Replica::PLAIN,
         tiers: Vec::new(),
     }
 }

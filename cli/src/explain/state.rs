@@ -37,6 +37,7 @@ struct DumpReplica {
     state: Option<String>,
     #[serde(default)]
     block_tokens: u32,
+    weight: Option<f64>,
     requests_waiting: Option<u32>,
     requests_running: Option<u32>,
     kv_usage: Option<f32>,
@@ -157,6 +158,9 @@ impl State {
                 rank: replica.rank,
                 pool: replica.pool,
                 block_tokens: replica.block_tokens,
+                weight: replica
+                    .weight
+                    .map_or(Replica::PLAIN, |weight| (weight * 100.0).round() as u16),
                 state,
                 tiers,
             });

@@ -126,8 +126,8 @@ fn row(
         row.why = why;
         return Some(row);
     }
-    let peers = peers(policy, world, chosen, replica);
-    row.full_at = Some(ring::bound(&policy.ring, peers.1, peers.0));
+    let (weights, in_flight) = peers(policy, world, chosen, replica);
+    row.full_at = Some(ring::bound(&policy.ring, in_flight, replica.weight, weights));
     row.ring_place = Some(ring::place(chosen.ring_key, replica) as f64 / u64::MAX as f64);
     // Alone it would be chosen, if it can be at all: that is what it costs.
     let alone = World { replicas: vec![replica.clone()], loads: vec![load], fresh: world.fresh };
@@ -197,14 +197,16 @@ fn busy(load: &Load) -> u32 {
     load.in_flight.max(load.waiting.saturating_add(load.running))
 }
 
-/// How many usable replicas its pool has, and what they have to do together.
-fn peers(policy: &Policy, world: &World, chosen: &Route<'_>, replica: &Replica) -> (usize, u64) {
+/// The weights of the usable replicas of its pool, and what they have to do, together.
+fn peers(policy: &Policy, world: &World, chosen: &Route<'_>, replica: &Replica) -> (u64, u64) {
     let members = world.replicas.iter().enumerate().filter(|(_, other)| {
         other.pool == replica.pool
             && unable(other).is_none()
             && barred(policy, chosen.zone, other).is_none()
     });
-    members.fold((0, 0), |(n, sum), (at, _)| (n + 1, sum + u64::from(busy(&load(world, at)))))
+    members.fold((0, 0), |(weights, sum), (at, other)| {
+        (weights + u64::from(other.weight), sum + u64::from(busy(&load(world, at))))
+    })
 }
 
 /// Why a replica that could have been chosen comes behind the best.

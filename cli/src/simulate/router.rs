@@ -60,6 +60,7 @@ impl Chooser {
             pool: "pool".into(),
             block_tokens: 512,
             state: ReplicaState::Ready,
+            weight: Replica::PLAIN,
             tiers: Vec::new(),
         };
         let world = World {

@@ -227,6 +227,7 @@ mod tests {
             pool: "p".into(),
             block_tokens: 16,
             state: ReplicaState::Ready,
+            weight: Replica::PLAIN,
             tiers: Vec::new(),
         };
         let mut view = View::default();

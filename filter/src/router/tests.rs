@@ -94,6 +94,7 @@ impl Gateway {
                     state: v1::replica::State::Ready.into(),
                     rank: (slot == 2).then_some(5),
                     tiers: Vec::new(),
+                    weight: 0,
                 })
                 .into(),
         }));
@@ -189,6 +190,7 @@ fn what_a_tier_holds_attracts_too_and_is_foretold_as_cached() {
         block_tokens: 16,
         state: v1::replica::State::Ready.into(),
         rank: None,
+        weight: 0,
         tiers: tiers.to_vec(),
     };
     let replicas = vec![replica(1, &[]), replica(2, &tiers)];

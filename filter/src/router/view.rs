@@ -142,6 +142,11 @@ fn to_replica(replica: v1::Replica) -> Option<Replica> {
         pool: replica.pool,
         block_tokens: replica.block_tokens,
         state,
+        weight: match u16::try_from(replica.weight) {
+            Ok(0) => Replica::PLAIN,
+            Ok(weight) => weight,
+            Err(_) => u16::MAX,
+        },
         tiers,
     })
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_saphyr::{Location, Spanned};
 
+use warmpath_routing::view;
+
 use super::raw::{
     RawConfig, RawDiscovery, RawKubernetes, RawLimits, RawModel, RawPolling, RawReplica, RawTls,
 };
@@ -203,8 +205,19 @@ impl Checker<'_> {
             model,
             draining: raw.draining,
             store: self.store(&format!("replicas[{i}]"), raw.shared_store.as_ref())?,
+            weight: self.weight(&format!("replicas[{i}]"), raw.weight.as_ref())?,
             events,
         })
+    }
+
+    /// In hundredths.
+    fn weight(&self, of: &str, raw: Option<&Spanned<f64>>) -> Result<u16, ConfigError> {
+        let Some(raw) = raw else { return Ok(view::Replica::PLAIN) };
+        if !(0.01..=100.0).contains(&raw.value) {
+            let what = format!("{} is not from 0.01 to 100", raw.value);
+            return Err(self.error(raw.referenced, &format!("{of}.weight"), what));
+        }
+        Ok((raw.value * f64::from(view::Replica::PLAIN)).round() as u16)
     }
 
     fn store(
@@ -272,6 +285,7 @@ impl Checker<'_> {
             pool: self.named(&field("pool"), &raw.pool)?,
             model: self.model_of(&field("model"), &raw.model, models)?,
             store: self.store(&format!("discovery[{i}]"), raw.shared_store.as_ref())?,
+            weight: self.weight(&format!("discovery[{i}]"), raw.weight.as_ref())?,
             events_port: optional("events_port", &raw.events_port)?,
             replay_port: optional("replay_port", &raw.replay_port)?,
             duplicates: raw.duplicates,

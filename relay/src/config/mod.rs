@@ -80,6 +80,8 @@ pub struct Replica {
     pub draining: bool,
     /// The store of KV blocks that its engine shares with others, by name.
     pub store: Option<String>,
+    /// What it can take beside others, in hundredths of a plain replica.
+    pub weight: u16,
     /// How its events are heard.
     pub events: Option<Events>,
 }
@@ -97,6 +99,8 @@ pub struct Discovery {
     pub model: usize,
     /// The store of KV blocks that they share, by name.
     pub store: Option<String>,
+    /// What each can take beside others, in hundredths of a plain replica.
+    pub weight: u16,
     /// Port of their publishers.
     pub events_port: Option<Port>,
     /// Port of their replay sockets.

@@ -51,6 +51,7 @@ pub(super) struct RawReplica {
     #[serde(default)]
     pub(super) draining: bool,
     pub(super) shared_store: Option<Spanned<String>>,
+    pub(super) weight: Option<Spanned<f64>>,
     pub(super) events: Option<Spanned<RawEvents>>,
 }
 
@@ -71,6 +72,7 @@ pub(super) struct RawDiscovery {
     pub(super) pool: Spanned<String>,
     pub(super) model: Spanned<String>,
     pub(super) shared_store: Option<Spanned<String>>,
+    pub(super) weight: Option<Spanned<f64>>,
     pub(super) events_port: Option<Spanned<Port>>,
     pub(super) replay_port: Option<Spanned<Port>>,
     #[serde(default)]

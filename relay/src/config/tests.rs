@@ -32,6 +32,7 @@ discovery:
     shared_store: hot
     events_port: 5557
     replay_port: replay
+    weight: 1.5
 polling: { interval_ms: 100, silence_ms: 0 }
 limits: { blocks_per_replica: 5000 }
 "#;
@@ -57,6 +58,7 @@ fn a_good_one_is_understood() {
     assert_eq!(config.polling.silence, None);
     assert_eq!(config.polling.round_trips, Some(Duration::from_secs(5)));
     assert_eq!(config.limits.blocks, 5000);
+    assert_eq!((first.weight, config.discovery[1].weight), (100, 150));
     let [dns, slices] = config.discovery.as_slice() else { panic!() };
     let place = Place::Dns { name: "engines.svc".into(), every: Duration::from_secs(1) };
     assert_eq!((&dns.place, &dns.port), (&place, &Port::Number(8000)));
@@ -102,7 +104,8 @@ fn errors_name_line_and_field() {
         ),
         ("namespace: llm", "kubeconfig: /no", 26, "discovery[1].kubernetes.kubeconfig: /no is no"),
         ("shared_store: hot", "shared_store: ''", 30, "discovery[1].shared_store: is empty"),
-        ("interval_ms: 100", "interval_ms: 0", 33, "polling.interval_ms: 0 is not from 10"),
+        ("weight: 1.5", "weight: 0", 33, "discovery[1].weight: 0 is not from 0.01 to 100"),
+        ("interval_ms: 100", "interval_ms: 0", 34, "polling.interval_ms: 0 is not from 10"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();

@@ -64,6 +64,7 @@ mod tests {
             pool: "eu".into(),
             model: 0,
             store: None,
+            weight: 100,
             events_port: Some(Port::Number(5557)),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,

@@ -125,6 +125,7 @@ fn replica(
         model: of.model,
         draining: false,
         store: of.store.clone(),
+        weight: of.weight,
         events,
     })
 }

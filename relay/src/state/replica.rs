@@ -37,6 +37,8 @@ pub struct Known {
     pub silence: Option<Duration>,
     /// The store that it shares with others, by name.
     pub store: Option<String>,
+    /// What it can take beside others, in hundredths of a plain replica.
+    pub weight: u16,
     /// Its empty view.
     pub view: View,
     /// Counted by the tasks about it.

@@ -59,6 +59,8 @@ pub struct ReplicaSummary {
     pub wrong_model: Option<String>,
     pub last_sequence: Option<u64>,
     pub block_tokens: u32,
+    /// What it can take beside others; 1 is a plain replica.
+    pub weight: f64,
     pub held_engine_blocks: usize,
     pub known_engine_blocks: usize,
     pub announced_prefixes: usize,
@@ -167,6 +169,7 @@ impl Replica {
             wrong_model: self.wrong.clone(),
             last_sequence: self.sequence,
             block_tokens: self.block_tokens,
+            weight: f64::from(self.known.weight) / 100.0,
             held_engine_blocks: view.held_blocks(),
             known_engine_blocks: view.known_blocks(),
             announced_prefixes: view.len(),

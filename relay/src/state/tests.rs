@@ -22,6 +22,7 @@ fn known(endpoint: &str) -> Known {
         has_events: true,
         silence: Some(Duration::from_millis(20)),
         store: None,
+        weight: 100,
         view: View::new(scope, Duplicates::Doubt, Limits::default()),
         counters: Arc::default(),
     }

@@ -16,12 +16,13 @@ pub(super) fn fill(
 ) {
     for pool in 0..pools {
         let members = candidates.iter().filter(|c| c.pool == pool);
-        let (count, busy) =
-            members.fold((0, 0), |(n, busy), c| (n + 1, busy + u64::from(c.busy())));
-        let bound = ring::bound(&policy.ring, busy, count);
+        let (weights, busy) = members.fold((0, 0), |(weights, busy), c| {
+            (weights + u64::from(c.replica.weight), busy + u64::from(c.busy()))
+        });
         for candidate in candidates.iter_mut().filter(|c| c.pool == pool) {
             let cold = prompt_tokens.saturating_sub(candidate.hoped);
             let under_way = local.cold_tokens(candidate.index);
+            let bound = ring::bound(&policy.ring, busy, candidate.replica.weight, weights);
             candidate.held_back = !admits(policy, local.batch, under_way, cold);
             candidate.full = candidate.busy() >= bound || candidate.held_back;
         }

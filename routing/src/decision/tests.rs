@@ -41,6 +41,7 @@ pub(super) fn world() -> World {
         pool: if slot < 2 { "demo-eu-west" } else { "demo-us-east" }.into(),
         block_tokens: 16,
         state: ReplicaState::Ready,
+        weight: Replica::PLAIN,
         tiers: Vec::new(),
     };
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
@@ -485,7 +486,7 @@ proptest! {
             let load = &world.loads[i];
             load.in_flight.max(load.waiting + load.running)
         };
-        let bound = crate::ring::bound(&policy.ring, u64::from(busy(0)) + u64::from(busy(1)), 2);
+        let bound = crate::ring::bound(&policy.ring, u64::from(busy(0)) + u64::from(busy(1)), Replica::PLAIN, 200);
         prop_assert!(busy(route.replicas[0]) < bound);
     }
 }

@@ -26,6 +26,7 @@ fn of_equals() -> Gateway {
             state: v1::replica::State::Ready.into(),
             rank: None,
             tiers: Vec::new(),
+            weight: 0,
         })
         .into();
     gateway.say(Said::Replicas(Replicas { replicas }));

@@ -117,6 +117,7 @@ impl Bench {
             pool: "eu".into(),
             model: 0,
             store: None,
+            weight: 100,
             events_port: Some(Port::Name("events".into())),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,
