@@ -106,7 +106,7 @@ impl Fleet {
     }
 
     /// Makes the replicas those of `specs`. One that is told otherwise than before, but for its
-    /// draining, begins anew.
+    /// draining and its weight, begins anew.
     pub(crate) async fn become_those(&mut self, specs: Vec<Spec>) {
         let mut wanted: HashMap<Name, Spec> = HashMap::new();
         for spec in specs {
@@ -115,7 +115,8 @@ impl Fleet {
         let stays = |name: &Name, member: &Member| {
             let spec = wanted.get(name);
             spec.is_some_and(|spec| {
-                *spec == Spec { draining: spec.draining, ..member.spec.clone() }
+                let Spec { draining, weight, .. } = *spec;
+                *spec == Spec { draining, weight, ..member.spec.clone() }
             })
         };
         let leaving: Vec<Name> = self
@@ -137,10 +138,11 @@ impl Fleet {
         }
         for (name, spec) in wanted {
             if let Some(member) = self.members.get_mut(&name) {
-                if member.spec.draining != spec.draining {
-                    member.spec.draining = spec.draining;
-                    let (replica, draining) = (member.id, spec.draining);
-                    let _ = self.state.send(Message::Draining { replica, draining }).await;
+                if member.spec != spec {
+                    let (replica, draining, weight) = (member.id, spec.draining, spec.weight);
+                    member.spec = spec;
+                    let told = Message::Told { replica, draining, weight };
+                    let _ = self.state.send(told).await;
                 }
                 continue;
             }

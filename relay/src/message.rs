@@ -32,8 +32,9 @@ pub enum Message {
     Join { replica: ReplicaId, known: Box<Known> },
     /// A replica leaves for good.
     Leave { replica: ReplicaId },
-    /// The configuration says whether a replica takes nothing new.
-    Draining { replica: ReplicaId, draining: bool },
+    /// The configuration says whether a replica takes nothing new, and what it can take beside
+    /// others.
+    Told { replica: ReplicaId, draining: bool, weight: u16 },
     /// A person says that the replicas of an endpoint take nothing new, or do again; the answer is
     /// how many there are.
     Drain { endpoint: String, rank: Option<u32>, drain: bool, reply: oneshot::Sender<usize> },

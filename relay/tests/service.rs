@@ -44,7 +44,7 @@ async fn a_reload_adds_and_removes_without_touching_the_rest() {
     // A second replica, one more adapter, and the first one drains: its view stays.
     let more = yaml
         .replace("[lora-a]", "[lora-a, lora-b]")
-        .replace("model: demo, events", "model: demo, draining: true, events")
+        .replace("model: demo, events", "model: demo, draining: true, weight: 2, events")
         .replace(
             "replicas:\n",
             &format!(
@@ -58,7 +58,7 @@ async fn a_reload_adds_and_removes_without_touching_the_rest() {
             let of_first = view.replicas.iter().find(|r| r.slot == slot);
             view.replicas.len() == 2
                 && view.replicas.iter().any(|r| r.pool == "us" && r.state() == State::Ready)
-                && of_first.is_some_and(|r| r.state() == State::Draining)
+                && of_first.is_some_and(|r| r.state() == State::Draining && r.weight == 200)
                 && view.models[0].adapters.len() == 2
         })
         .await;

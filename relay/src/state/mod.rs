@@ -131,9 +131,10 @@ impl State {
             }
             Message::Join { replica, known } => self.join(replica, *known),
             Message::Leave { replica } => self.leave(replica),
-            Message::Draining { replica, draining } => {
-                self.update(replica, |r| r.known.draining = draining);
-            }
+            Message::Told { replica, draining, weight } => self.update(replica, |replica| {
+                replica.known.draining = draining;
+                replica.known.weight = weight;
+            }),
             Message::Drain { endpoint, rank, drain, reply } => {
                 let _ = reply.send(self.drain(&endpoint, rank, drain));
             }
@@ -149,9 +150,12 @@ impl State {
     /// Changes a replica, and notes when that changes the table.
     fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let before = (replica.state(), replica.slot, replica.block_tokens);
+        let told = |replica: &Replica| {
+            (replica.state(), replica.slot, replica.block_tokens, replica.known.weight)
+        };
+        let before = told(replica);
         change(replica);
-        if before != (replica.state(), replica.slot, replica.block_tokens) {
+        if before != told(replica) {
             self.replicas_changed = true;
             self.soon();
         }
