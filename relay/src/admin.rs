@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -87,12 +87,30 @@ struct OfReplica {
     rank: Option<u32>,
 }
 
-async fn drain(state: State<Sender>, replica: Query<OfReplica>) -> Result<String, Refused> {
+async fn drain(
+    state: State<Sender>,
+    replica: Query<OfReplica>,
+    headers: HeaderMap,
+) -> Result<String, Refused> {
+    by_no_page(&headers)?;
     set_draining(state, replica, true).await
 }
 
-async fn undrain(state: State<Sender>, replica: Query<OfReplica>) -> Result<String, Refused> {
+async fn undrain(
+    state: State<Sender>,
+    replica: Query<OfReplica>,
+    headers: HeaderMap,
+) -> Result<String, Refused> {
+    by_no_page(&headers)?;
     set_draining(state, replica, false).await
+}
+
+/// Loopback is open to every page that a browser on this machine shows; those name their origin.
+fn by_no_page(headers: &HeaderMap) -> Result<(), Refused> {
+    if headers.contains_key(header::ORIGIN) {
+        return Err((StatusCode::FORBIDDEN, "this is not for pages in a browser\n"));
+    }
+    Ok(())
 }
 
 async fn set_draining(

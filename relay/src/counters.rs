@@ -38,10 +38,12 @@ pub struct Counters {
 
 impl Counters {
     /// A frame was skipped.
-    pub fn skipped(&self, reason: &'static str) {
-        if let Ok(mut skipped) = self.skipped.lock() {
-            *skipped.entry(reason).or_default() += 1;
-        }
+    /// Whether it is the first for this reason, which is worth a line.
+    pub fn skipped(&self, reason: &'static str) -> bool {
+        let Ok(mut skipped) = self.skipped.lock() else { return false };
+        let count = skipped.entry(reason).or_default();
+        *count += 1;
+        *count == 1
     }
 
     /// Frames skipped so far, by reason.

@@ -4,6 +4,7 @@
 //! can't be read all clear the replica's view: what may have been removed unheard must not be
 //! claimed. Where the engine offers replay, the view comes back by it at once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
 use crate::counters::Counters;
-use crate::events::{self, Batch};
+use crate::events::{self, Batch, Event};
 use crate::load::Alarms;
 use crate::message::{Doubt, Message, ReplicaId, Sender};
 use crate::replay::{Replayed, replay};
@@ -63,6 +64,8 @@ pub struct Subscriber {
     /// The sequence number that comes next, once one is known.
     next: Option<u64>,
     settled: bool,
+    /// Why events were passed over, as far as it was told.
+    named: BTreeSet<&'static str>,
 }
 
 /// The state's task is gone: the relay ends.
@@ -76,7 +79,7 @@ impl Subscriber {
         counters: Arc<Counters>,
         alarms: Arc<Alarms>,
     ) -> Self {
-        Self { source, state, counters, alarms, next: None, settled: false }
+        Self { source, state, counters, alarms, next: None, settled: false, named: BTreeSet::new() }
     }
 
     /// Runs until the state's task is gone. `listener` is the bound socket where the way is
@@ -94,17 +97,18 @@ impl Subscriber {
     async fn run_connecting(&mut self) -> Result<(), Ended> {
         let Way::Connect(address) = self.source.way.clone() else { return Ok(()) };
         let mut wait = FIRST_RETRY;
-        let mut told = false;
+        let mut told = None;
         loop {
             match Connection::connect(&address, Role::Sub).await {
                 Ok(connection) => {
-                    (wait, told) = (FIRST_RETRY, false);
+                    (wait, told) = (FIRST_RETRY, None);
                     self.follow(connection, &mut None).await?;
                 }
                 Err(error) => {
-                    if !told {
-                        told = true;
+                    let error = error.to_string();
+                    if told.as_ref() != Some(&error) {
                         warn!(engine = self.source.name, address, %error, "can't hear the engine's events; trying on");
+                        told = Some(error);
                     }
                     self.settle().await?;
                 }
@@ -210,11 +214,24 @@ impl Subscriber {
     /// Takes one live message.
     async fn hear(&mut self, parts: &[Bytes], overlap: &mut u64) -> Result<(), Ended> {
         let [_topic, sequence, payload] = parts else {
-            self.counters.skipped("parts");
+            if self.counters.skipped("parts") {
+                warn!(
+                    engine = self.source.name,
+                    parts = parts.len(),
+                    "messages of another number of parts than topic, sequence and payload are \
+                     skipped; the first of them is told"
+                );
+            }
             return Ok(());
         };
         let Ok(sequence) = sequence.as_ref().try_into().map(u64::from_be_bytes) else {
-            self.counters.skipped("sequence");
+            if self.counters.skipped("sequence") {
+                warn!(
+                    engine = self.source.name,
+                    bytes = sequence.len(),
+                    "messages whose sequence number isn't 8 bytes are skipped; the first is told"
+                );
+            }
             return Ok(());
         };
         let replays = self.source.replay.is_some();
@@ -329,10 +346,33 @@ impl Subscriber {
         if let (Some(mine), Some(theirs)) = (self.source.rank, batch.rank)
             && mine != theirs
         {
-            self.counters.skipped("other_rank");
+            if self.counters.skipped("other_rank") {
+                warn!(
+                    engine = self.source.name,
+                    rank = mine,
+                    theirs,
+                    "batches of another data-parallel rank are skipped; the first is told"
+                );
+            }
             return Ok(());
         }
+        self.name_unusable(sequence, &batch);
         self.tell_batch(sequence, batch).await
+    }
+
+    /// The first event of each kind that is of no use gets a line; the rest are counted.
+    fn name_unusable(&mut self, sequence: u64, batch: &Batch) {
+        for event in &batch.events {
+            let why = match event {
+                Event::Unusable(why) => *why,
+                Event::Unknown => "unknown type",
+                _ => continue,
+            };
+            if self.named.insert(why) {
+                let engine = &self.source.name;
+                warn!(engine, sequence, why, "events of no use are passed over; the first is told");
+            }
+        }
     }
 
     async fn tell_batch(&self, sequence: u64, batch: Batch) -> Result<(), Ended> {

@@ -158,6 +158,33 @@ fn messages_are_normalised_as_the_engine_does() {
     assert!(text(&mut prompter, continued).unwrap().ends_with("assistant\nThe answer is "));
 }
 
+/// vLLM joins the texts that are not empty, and leaves template arguments out that are null or
+/// "auto"; arguments that are cut off are none.
+#[test]
+fn what_the_engine_passes_over_is_passed_over() {
+    let mut prompter = prompter(0);
+    let mut of = |fields: &str| text(&mut prompter, &format!("{{{fields}}}")).unwrap();
+    let plain = of(r#""messages":[{"role":"user","content":"b"}]"#);
+    for parts in [
+        r#"[{"type":"text","text":""},{"type":"text","text":"b"}]"#,
+        r#"[{"type":"text","text":"b"},{"type":"text","text":""}]"#,
+    ] {
+        assert_eq!(of(&format!(r#""messages":[{{"role":"user","content":{parts}}}]"#)), plain);
+    }
+    for kwargs in [r#"{"note":null,"enable_thinking":"auto"}"#, r#"{"bos_token":"auto"}"#] {
+        let body = format!(
+            r#""messages":[{{"role":"user","content":"b"}}],"chat_template_kwargs":{kwargs}"#
+        );
+        assert_eq!(of(&body), plain, "{kwargs}");
+    }
+    let call = |arguments: &str| {
+        format!(
+            r#""messages":[{{"role":"assistant","content":"","tool_calls":[{{"type":"function","id":"a","function":{{"name":"f","arguments":"{arguments}"}}}}]}}]"#
+        )
+    };
+    assert_eq!(of(&call(r#"{\"a\":"#)), of(&call("{}")));
+}
+
 #[test]
 fn what_cannot_be_told_is_refused_by_name() {
     let mut prompter = prompter(0);
@@ -182,6 +209,20 @@ fn what_cannot_be_told_is_refused_by_name() {
         (
             r#""messages":[{"role":"user","content":"x"}],"continue_final_message":true"#,
             "template_refused",
+        ),
+        (
+            r#""messages":[{"role":"user","content":"x"}],"kv_transfer_params":{"prompt_token_ids":[1]}"#,
+            "unsupported_content",
+        ),
+        (
+            r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
+               {"name":"f","arguments":"{\"a\":NaN}"}}]}]"#,
+            "unsupported_content",
+        ),
+        (
+            r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
+               {"name":"f","arguments":"{\"a\":1e999}"}}]}]"#,
+            "unsupported_content",
         ),
     ] {
         let error = prefix(&mut prompter, &format!("{{{fields}}}"), 4096).unwrap_err();

@@ -59,6 +59,10 @@ impl Checker<'_> {
                         "must be a loopback address: the admin endpoint has no access control";
                     return Err(self.error(text.referenced, "admin", what));
                 }
+                if address == listen {
+                    let what = "is where the side-stream is served";
+                    return Err(self.error(text.referenced, "admin", what));
+                }
                 Some(address)
             }
         };
@@ -75,6 +79,7 @@ impl Checker<'_> {
         }
         let mut seen = HashSet::new();
         let mut binds = HashSet::new();
+        let mut connects = HashSet::new();
         let mut replicas = Vec::new();
         for (i, raw) in raw.replicas.iter().enumerate() {
             let replica = self.replica(i, raw, &by_name)?;
@@ -88,11 +93,30 @@ impl Checker<'_> {
                 let what = "another replica has this endpoint and rank";
                 return Err(self.error(at, &field, what));
             }
-            if let Some(Events { way: Way::Bind(address), .. }) = &replica.events
-                && !binds.insert(address.clone())
-            {
-                let what = "another replica's events bind this address";
-                return Err(self.error(at, &format!("{field}.events.bind"), what));
+            match &replica.events {
+                Some(Events { way: Way::Bind(address), .. }) if !binds.insert(address.clone()) => {
+                    let what = "another replica's events bind this address";
+                    return Err(self.error(at, &format!("{field}.events.bind"), what));
+                }
+                // Ranks may share a publisher, whose batches say whose they are.
+                Some(Events { way: Way::Connect(address), .. })
+                    if !connects.insert((address.clone(), replica.rank))
+                        || connects.iter().any(|(other, rank)| {
+                            other == address && rank.is_some() != replica.rank.is_some()
+                        }) =>
+                {
+                    let what = "another replica's events come from this address: one of the two \
+                                would be said to hold what the other does";
+                    return Err(self.error(at, &format!("{field}.events.connect"), what));
+                }
+                Some(Events { way: Way::Connect(address), replay: Some(replay), .. })
+                    if address == replay =>
+                {
+                    let what =
+                        "is where the live events come from; the replay has a port of its own";
+                    return Err(self.error(at, &format!("{field}.events.replay"), what));
+                }
+                _ => {}
             }
             replicas.push(replica);
         }

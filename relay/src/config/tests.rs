@@ -103,6 +103,18 @@ fn errors_name_line_and_field() {
             "either dns or",
         ),
         ("namespace: llm", "kubeconfig: /no", 26, "discovery[1].kubernetes.kubeconfig: /no is no"),
+        (
+            "replay: \"tcp://localhost:18201\"",
+            "replay: \"tcp://127.0.0.1:18101\"",
+            9,
+            "replicas[0].events.replay",
+        ),
+        (
+            "bind: \"tcp://*:18102\"",
+            "connect: \"tcp://127.0.0.1:18101\"",
+            13,
+            "replicas[1].events.connect",
+        ),
         ("shared_store: hot", "shared_store: ''", 30, "discovery[1].shared_store: is empty"),
         ("weight: 1.5", "weight: 0", 33, "discovery[1].weight: 0 is not from 0.01 to 100"),
         ("interval_ms: 100", "interval_ms: 0", 34, "polling.interval_ms: 0 is not from 10"),

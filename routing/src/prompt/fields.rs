@@ -25,6 +25,7 @@ pub(super) struct Fields<'a> {
     pub(super) messages: Option<Json<'a>>,
     pub(super) prompt: Option<PromptField<'a>>,
     pub(super) prompt_embeds: bool,
+    pub(super) kv_transfer_params: Option<Json<'a>>,
     pub(super) tools: Option<Json<'a>>,
     pub(super) documents: Option<Json<'a>>,
     pub(super) chat_template: Option<Json<'a>>,
@@ -113,6 +114,10 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 "output_config" => &mut fields.output_config,
                 "prompt" => {
                     fields.prompt = access.next_value::<Option<PromptField<'de>>>()?;
+                    continue;
+                }
+                "kv_transfer_params" => {
+                    fields.kv_transfer_params = access.next_value::<Option<Json<'de>>>()?;
                     continue;
                 }
                 "prompt_embeds" => {

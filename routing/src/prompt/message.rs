@@ -111,6 +111,11 @@ impl<'a> Conversation<'a> {
         if role == "system" {
             strip_billing_header(&mut content);
         }
+        if !style.parts {
+            // As strings they are joined without the empty ones; as parts they stay, also those of
+            // tools, which are joined later.
+            content.retain(|part| !matches!(part, Part::Text(text, _) if text.is_empty()));
+        }
         let media = content.iter().any(|part| matches!(part, Part::Media(_)));
         self.media |= media;
         let content = if style.parts && role != "tool" {
@@ -336,6 +341,17 @@ pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
     Ok(json.to_value())
 }
 
+/// Whether Python's json may read what isn't JSON here: numbers that are none or too large, halves
+/// of surrogates, and what is nested deeply.
+fn python_may_read(text: &str, error: &serde_json::Error) -> bool {
+    let said = error.to_string();
+    text.contains("NaN")
+        || text.contains("Infinity")
+        || ["out of range", "recursion limit", "surrogate", "unicode code point", "hex escape"]
+            .iter()
+            .any(|what| said.contains(what))
+}
+
 /// Calls with their arguments as an object; none for an empty list, which is dropped.
 fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("tool_calls");
@@ -354,6 +370,9 @@ fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
             Some(Json::Str(text)) if !text.is_empty() => {
                 match serde_json::from_str::<Json<'_>>(text) {
                     Ok(parsed @ Json::Map(_)) => value(&parsed),
+                    Err(error) if python_may_read(text, &error) => {
+                        Err(PromptError::UnsupportedContent("arguments that only Python reads"))
+                    }
                     _ => empty(),
                 }
             }

@@ -138,6 +138,10 @@ fn variables(
             if RESERVED.contains(&name.as_ref()) {
                 return Err(REFUSED);
             }
+            // As if they weren't there (vLLM 0.32, `merge_kwargs`).
+            if json.is_null() || json.str() == Some("auto") {
+                continue;
+            }
             thinking |= name == "enable_thinking";
             // These are fields of the request, which go before.
             if name != "add_generation_prompt" && name != "continue_final_message" {

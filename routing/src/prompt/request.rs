@@ -130,6 +130,11 @@ impl<'a> Request<'a> {
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
         }
+        // A prefill engine's ids, which a decode engine takes in place of the messages.
+        let reused = fields.kv_transfer_params.take();
+        if reused.is_some_and(|params| params.get("prompt_token_ids").is_some()) {
+            unsupported = Some("kv_transfer_params.prompt_token_ids");
+        }
         let mut prompts = 1;
         if let Some(PromptField::Several(first, others)) = fields.prompt {
             prompts += others;
