@@ -13,7 +13,7 @@ use warmpath_proto::v1;
 
 /// Bytes of an answer that are read.
 pub(crate) const MAX_ANSWER: usize = 1 << 20;
-/// Names of one engine that are taken, and the bytes of one.
+/// Names of one engine, and of one model, that are taken, and the bytes of one.
 const MAX_NAMES: usize = 1024;
 const MAX_NAME: usize = 256;
 
@@ -99,7 +99,7 @@ impl Listings {
             let engines = all.get(&model.name).into_iter().flat_map(BTreeMap::values);
             for listing in engines {
                 for name in &listing.served {
-                    if taken.insert(name.clone()) {
+                    if model.served_names.len() < MAX_NAMES && taken.insert(name.clone()) {
                         model.served_names.push(name.clone());
                     }
                 }
