@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use thiserror::Error;
 use warmpath_routing::policy::{Policy, PolicyError};
+use warmpath_routing::unique_keys;
 
 /// What this plugin is to be.
 #[derive(Clone, Debug)]
@@ -97,8 +98,9 @@ impl Config {
     /// # Errors
     /// [`ConfigError`]; Envoy then refuses the whole listener or bootstrap.
     pub fn parse(bytes: &[u8]) -> Result<Self, ConfigError> {
-        let mut fields: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|error| ConfigError::Json(error.to_string()))?;
+        let json = |error: serde_json::Error| ConfigError::Json(error.to_string());
+        unique_keys::check(bytes).map_err(json)?;
+        let mut fields: Map<String, Value> = serde_json::from_slice(bytes).map_err(json)?;
         match fields.remove("role") {
             Some(Value::String(role)) if role == "sidestream" => {
                 let config: SideStream = read(fields)?;
@@ -187,6 +189,15 @@ mod tests {
         let Config::Router(config) = config else { panic!("{config:?}") };
         assert!(!config.shell.explain);
         assert_eq!(config.policy.region, "eu");
+    }
+
+    #[test]
+    fn a_zone_that_is_there_twice_is_refused() {
+        let text = router().to_string();
+        let twice = text.replace("\"zones\":{", "\"zones\":{\"eu\":{\"regions\":[\"*\"]},");
+        assert_ne!(text, twice);
+        let error = Config::parse(twice.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("\"eu\" is there twice"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod prompt;
 pub mod recent;
 pub mod ring;
 pub mod state;
+pub mod unique_keys;
 pub mod usage;
 pub mod view;
 pub mod zone_source;

@@ -164,7 +164,7 @@ fn key(address: &At<'_>) -> Option<String> {
 
 /// One spelling of each address.
 fn endpoint(host: &str, port: &str) -> String {
-    match host.parse::<IpAddr>() {
+    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
         Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
         _ => format!("{}:{port}", host.trim_end_matches('.').to_ascii_lowercase()),
     }

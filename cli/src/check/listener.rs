@@ -10,7 +10,7 @@ use super::residency;
 /// Envoy's own default.
 const DEFAULT_BUFFER: f64 = 1_048_576.0;
 
-/// Filters that don't change where a request goes, by the ends of their names.
+/// Filters that don't change where a request goes, by what their types are called.
 const HARMLESS: [&str; 24] = [
     "adaptive_concurrency",
     "admission_control",
@@ -38,6 +38,30 @@ const HARMLESS: [&str; 24] = [
     "metadata_exchange",
 ];
 
+/// Filters that do whatever a program says, which may be to send requests elsewhere.
+const CODE: [&str; 5] = ["lua", "wasm", "golang", "dynamic_modules", "custom_response"];
+
+/// What a filter's type is called, part by part: a name is free to choose, a type isn't. Where the
+/// type is told by another place (ECDS), nothing.
+fn kinds<'a>(filter: &At<'a>) -> Vec<&'a str> {
+    let Some(config) = filter.get("typed_config") else { return Vec::new() };
+    let inner = config.text("type_url").or_else(|| config.text("value.@type"));
+    let kind = inner.or_else(|| config.field("@type")?.node.text()).unwrap_or_default();
+    kind.rsplit('/').next().unwrap_or(kind).split('.').collect()
+}
+
+fn code(filter: &At<'_>, name: &str, findings: &mut Findings) {
+    findings.warning(
+        "filter-code",
+        filter,
+        format!(
+            "{name} runs a program, which can send what it sees of requests anywhere; that can't \
+             be seen from here."
+        ),
+        "Read the program with residency in mind, or do without.",
+    );
+}
+
 pub(super) fn check(
     envoy: &Envoy<'_>,
     router: &Router<'_>,
@@ -50,6 +74,14 @@ pub(super) fn check(
     filters(envoy, router, regions, findings);
 }
 
+/// Whether a value is copied from request headers that clients' own are not removed of.
+fn copies(value: &str, removed: &[String]) -> bool {
+    value.split("%REQ(").skip(1).any(|rest| {
+        let name = rest.split([')', '?', ':']).find(|part| !part.is_empty()).unwrap_or_default();
+        !removed.contains(&name.to_ascii_lowercase())
+    })
+}
+
 fn strip(router: &Router<'_>, findings: &mut Findings) {
     let manager = &router.manager.config;
     let mut removed: Vec<String> = Vec::new();
@@ -57,12 +89,32 @@ fn strip(router: &Router<'_>, findings: &mut Findings) {
     for extension in manager.items("early_header_mutation_extensions") {
         let Some(mutation) = extension.typed("HeaderMutation") else { continue };
         for change in mutation.items("mutations") {
+            // What is set again from what a client sent is as if it had never been removed.
+            if let Some(set) = change.text("append.header.key").map(str::to_ascii_lowercase) {
+                let value = change.text("append.header.value").unwrap_or_default();
+                if copies(value, &removed) {
+                    removed.retain(|name| *name != set);
+                }
+            }
             removed.extend(change.text("remove").map(str::to_ascii_lowercase));
             removed.extend(
                 change.text("remove_on_match.key_matcher.exact").map(str::to_ascii_lowercase),
             );
             prefixes.extend(
                 change.text("remove_on_match.key_matcher.prefix").map(str::to_ascii_lowercase),
+            );
+        }
+    }
+    for header in manager.find_all(&["header"]) {
+        let Some(key) = header.text("key").map(str::to_ascii_lowercase) else { continue };
+        let value = header.text("value").unwrap_or_default();
+        if router.zone_headers.contains(&key) && copies(value, &removed) {
+            findings.error(
+                "zone-from-client",
+                &header,
+                format!("{key} is copied from what a client sends ({value}): it chooses its zone."),
+                "Copy it from what your authentication has set, and remove the client's own header \
+                 of that name by early_header_mutation_extensions.",
             );
         }
     }
@@ -189,8 +241,12 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
     let mut telling: Vec<At<'_>> = Vec::new();
     for (number, filter) in filters.iter().enumerate() {
         let name = filter.text("name").unwrap_or("");
-        let last = name.rsplit('.').next().unwrap_or(name);
-        if number > router.number && !HARMLESS.contains(&last) {
+        let kinds = kinds(filter);
+        let is = |known: &[&str]| kinds.iter().any(|kind| known.contains(kind));
+        if number != router.number && is(&CODE) {
+            code(filter, name, findings);
+        }
+        if number > router.number && !is(&HARMLESS) {
             findings.warning(
                 "filter-after",
                 filter,
@@ -202,7 +258,7 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
                  kind.",
             );
         }
-        if number != router.number && last != "jwt_authn" {
+        if number != router.number && !is(&["jwt_authn"]) {
             telling.push(filter.clone());
         }
     }
@@ -210,7 +266,31 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
     telling.extend(manager.get("tracing"));
     for name in router.policy.zones.values().flat_map(|zone| zone.clusters.values()) {
         let cluster = envoy.clusters.get(name.as_str());
-        telling.extend(cluster.and_then(|c| c.get("typed_extension_protocol_options")));
+        let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
+        for upstream in options.iter().flat_map(|options| options.find_all(&["http_filters"])) {
+            for node in upstream.node.items() {
+                let filter = At { node, path: upstream.path.clone() };
+                if kinds(&filter).iter().any(|kind| CODE.contains(kind)) {
+                    code(&filter, filter.text("name").unwrap_or(""), findings);
+                }
+            }
+        }
+        telling.extend(options);
+    }
+    telling.extend(manager.find_all(&["typed_per_filter_config"]));
+    for place in &telling {
+        for target in place.find_all(&["target_uri"]) {
+            let uri = target.node.text().unwrap_or_default();
+            findings.warning(
+                "side-service",
+                &target,
+                format!(
+                    "What {uri} is told of requests (headers, maybe bodies) goes past Envoy's \
+                     clusters: where it stands can't be seen from here."
+                ),
+                "Name a cluster by envoy_grpc in place of google_grpc.",
+            );
+        }
     }
     for upgrade in manager.items("upgrade_configs") {
         if !upgrade.items("filters").is_empty() {

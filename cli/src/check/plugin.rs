@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 use warmpath_routing::policy::Policy;
+use warmpath_routing::unique_keys;
 
 use super::config::{Envoy, Manager};
 use super::finding::Findings;
@@ -125,7 +126,8 @@ fn plugin<'a>(wasm: &At<'a>, role: &str) -> Option<Plugin<'a>> {
         });
     };
     let json = match said.node.text() {
-        Some(text) => serde_json::from_str(text)
+        Some(text) => unique_keys::check(text.as_bytes())
+            .and_then(|()| serde_json::from_str(text))
             .map_err(|error| (error.line().saturating_sub(1) as u64, error.to_string())),
         None => Ok(said.node.to_json()),
     };
@@ -159,6 +161,13 @@ fn policy(plugin: &Plugin<'_>, findings: &mut Findings) -> Option<Policy> {
 /// # Errors
 /// What is wrong, in one sentence.
 pub(super) fn read_policy(mut json: Json) -> Result<Policy, String> {
+    // As the filter has it (filter/src/config.rs).
+    for (name, least, most) in [("refresh_ms", 10, 1_000), ("memo_bytes", 0, 256 << 20)] {
+        let value = json.get(name).and_then(Json::as_u64);
+        if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
+            return Err(format!("{name}: {value} is not within {least} to {most}."));
+        }
+    }
     if let Json::Object(fields) = &mut json {
         fields.retain(|name, _| name != "role" && !SHELL_FIELDS.contains(&name.as_str()));
     }

@@ -111,11 +111,11 @@ impl<'a> See<'_, 'a> {
                 }
                 for inner in ["internal_redirect_policy", "internal_redirect_action"] {
                     if let Some(at) = action.get(inner) {
-                        findings.warning(
+                        findings.error(
                             "internal-redirect",
                             &at,
-                            "A replica's redirect is followed by Envoy itself, with headers of the \
-                             first decision.",
+                            "A replica's redirect is followed by Envoy itself, by the routes of the \
+                             host that it names: in that host's zone, with this request's body.",
                             "Leave internal redirects off: engines send none.",
                         );
                     }

@@ -43,6 +43,37 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("policy", &[("\"jurisdictions\": [\"EU\"]", "\"jurisdictions\": [\"US\"]")]),
     ("policy", &[("\"explain\": true,", "\"explain\": true, \"colour\": 1,")]),
     ("policy", &[("\"explain\": true,", "\"explain\": true")]),
+    // The last of two would bind, in silence.
+    ("policy", &[("\"explain\": true,", "\"explain\": true, \"explain\": true,")]),
+    ("policy", &[("\"explain\": true,", "\"explain\": true, \"refresh_ms\": 0,")]),
+    (
+        "filter-after",
+        &[(
+            "                  - name: envoy.filters.http.router\n",
+            "                  - name: envoy.filters.http.cors\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.header_mutation.v3.HeaderMutation }\n                  - name: envoy.filters.http.router\n",
+        )],
+    ),
+    (
+        "filter-code",
+        &[(
+            "                  - name: warmpath\n",
+            "                  - name: x\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua }\n                  - name: warmpath\n",
+        )],
+    ),
+    (
+        "side-service",
+        &[(
+            "                  - name: warmpath\n",
+            "                  - name: x\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor, grpc_service: { google_grpc: { target_uri: \"10.9.9.9:1\" } } }\n                  - name: warmpath\n",
+        )],
+    ),
+    (
+        "zone-from-client",
+        &[(
+            "header: { key: x-warmpath-zone, value: eu }",
+            "header: { key: x-warmpath-zone, value: \"%REQ(x-my-zone)%\" }",
+        )],
+    ),
     ("no-router", &[("\"role\": \"router\"", "\"role\": \"rooter\"")]),
     ("strip", &[("- remove: x-warmpath-zone\n", "- remove: x-other\n")]),
     ("strip", &[("- remove: x-warmpath-cluster\n", "- remove: x-other\n")]),
