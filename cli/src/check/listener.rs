@@ -41,16 +41,21 @@ const HARMLESS: [&str; 24] = [
 /// Filters that do whatever a program says, which may be to send requests elsewhere.
 const CODE: [&str; 5] = ["lua", "wasm", "golang", "dynamic_modules", "custom_response"];
 
-/// What a filter's type is called, part by part: a name is free to choose, a type isn't. Where the
-/// type is told by another place (ECDS), nothing.
-fn kinds<'a>(filter: &At<'a>) -> Vec<&'a str> {
-    let Some(config) = filter.get("typed_config") else { return Vec::new() };
+/// Whether a filter is of one of these, by its type: a name is free to choose, a type isn't. Where
+/// the type is told by another place (ECDS), it is of none.
+fn is_any(filter: &At<'_>, known: &[&str]) -> bool {
+    let Some(config) = filter.get("typed_config") else { return false };
     let inner = config.text("type_url").or_else(|| config.text("value.@type"));
-    let kind = inner.or_else(|| config.field("@type")?.node.text()).unwrap_or_default();
-    kind.rsplit('/').next().unwrap_or(kind).split('.').collect()
+    let kind = inner.or_else(|| config.text("@type")).unwrap_or_default();
+    let parts = kind.rsplit('/').next().unwrap_or(kind);
+    parts.split('.').any(|part| known.contains(&part))
 }
 
-fn code(filter: &At<'_>, name: &str, findings: &mut Findings) {
+fn code(filter: &At<'_>, findings: &mut Findings) {
+    if !is_any(filter, &CODE) {
+        return;
+    }
+    let name = filter.text("name").unwrap_or("");
     findings.warning(
         "filter-code",
         filter,
@@ -241,12 +246,10 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
     let mut telling: Vec<At<'_>> = Vec::new();
     for (number, filter) in filters.iter().enumerate() {
         let name = filter.text("name").unwrap_or("");
-        let kinds = kinds(filter);
-        let is = |known: &[&str]| kinds.iter().any(|kind| known.contains(kind));
-        if number != router.number && is(&CODE) {
-            code(filter, name, findings);
+        if number != router.number {
+            code(filter, findings);
         }
-        if number > router.number && !is(&HARMLESS) {
+        if number > router.number && !is_any(filter, &HARMLESS) {
             findings.warning(
                 "filter-after",
                 filter,
@@ -258,7 +261,7 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
                  kind.",
             );
         }
-        if number != router.number && !is(&["jwt_authn"]) {
+        if number != router.number && !is_any(filter, &["jwt_authn"]) {
             telling.push(filter.clone());
         }
     }
@@ -269,10 +272,7 @@ fn filters(envoy: &Envoy<'_>, router: &Router<'_>, regions: &Regions, findings: 
         let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
         for upstream in options.iter().flat_map(|options| options.find_all(&["http_filters"])) {
             for node in upstream.node.items() {
-                let filter = At { node, path: upstream.path.clone() };
-                if kinds(&filter).iter().any(|kind| CODE.contains(kind)) {
-                    code(&filter, filter.text("name").unwrap_or(""), findings);
-                }
+                code(&At { node, path: upstream.path.clone() }, findings);
             }
         }
         telling.extend(options);
