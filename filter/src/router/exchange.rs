@@ -289,11 +289,18 @@ impl Flow {
         }
     }
 
-    fn request_body(&mut self, size: usize, end: bool) -> Action {
+    // What to do with more of a request that was looked at already.
+    fn settled(&self) -> Option<Action> {
         match self.stage {
-            Stage::Done => return Action::Continue,
-            Stage::Waiting(_) => return Action::Pause,
-            Stage::Reading => {}
+            Stage::Done => Some(Action::Continue),
+            Stage::Waiting(_) => Some(Action::Pause),
+            Stage::Reading => None,
+        }
+    }
+
+    fn request_body(&mut self, size: usize, end: bool) -> Action {
+        if let Some(action) = self.settled() {
+            return action;
         }
         if size <= self.router.most_body && !end {
             return Action::Pause;
@@ -303,10 +310,8 @@ impl Flow {
     }
 
     fn request_trailers(&mut self) -> Action {
-        match self.stage {
-            Stage::Done => return Action::Continue,
-            Stage::Waiting(_) => return Action::Pause,
-            Stage::Reading => {}
+        if let Some(action) = self.settled() {
+            return action;
         }
         let bytes = self.buffered();
         self.decide_on(&bytes, self.router.may_wait())
