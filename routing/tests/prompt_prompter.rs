@@ -79,6 +79,25 @@ fn a_limit_is_kept_and_the_rest_estimated() {
     assert_eq!((none.names.len(), none.tokens, none.end), (0, 0, End::Limit));
 }
 
+/// Known stretches reach beyond a limit at which tokenizing would have stopped: CI, 2026-11-29.
+#[test]
+fn the_memo_changes_nothing_at_any_limit() {
+    let texts = [
+        "The night train opens the broken clock on Monday. ".repeat(40),
+        "One line.\nAnd two.\n\n".repeat(60),
+        "a b c d e f g h ".repeat(50),
+    ];
+    for text in texts {
+        let body = serde_json::json!({"model": "demo", "prompt": text}).to_string();
+        let mut warm = prompter(1 << 20);
+        let all = prefix(&mut warm, &body, usize::MAX).unwrap();
+        for limit in 1..=all.tokens + 2 {
+            let cold = prefix(&mut prompter(0), &body, limit).unwrap();
+            assert_eq!(prefix(&mut warm, &body, limit).unwrap(), cold, "limit {limit}");
+        }
+    }
+}
+
 #[test]
 fn token_ids_are_used_as_they_are() {
     let ids: Vec<u32> = (0..40).collect();

@@ -178,8 +178,12 @@ impl Prompter {
                 self.hits += (known.chain.tokens() - chain.tokens()) as u64;
                 names.extend_from_slice(&known.names);
                 chain = known.chain;
-                whole = (chain.tokens(), stretches.position());
                 places.push(place);
+                if chain.tokens() > limit {
+                    stop = Stop::Limit;
+                    break;
+                }
+                whole = (chain.tokens(), stretches.position());
                 continue;
             }
             self.ids.clear();
@@ -197,38 +201,43 @@ impl Prompter {
             if stop != Stop::End {
                 break;
             }
-            whole = (chain.tokens(), stretches.position());
             if let Some(place) = place {
                 let names = names.get(first..).unwrap_or_default().into();
                 self.memo.put(place, Known { names, chain });
                 places.push(place);
             }
+            // Tokenized alone, it might have ended early: whether it is known changes no answer.
+            if chain.tokens() > limit {
+                stop = Stop::Limit;
+                break;
+            }
+            whole = (chain.tokens(), stretches.position());
         }
+        let tokens = chain.tokens().min(limit);
         self.memo.touch(&places);
         let at_end = stop == Stop::End && stretches.position() >= text.content.len();
         if at_end && text.marked && !text.media {
             chain.push(&tokenizer.after, |name| names.push(name));
         }
-        let known = chain.tokens();
         names.truncate(limit / BLOCK_TOKENS);
         let end = match stop {
             Stop::Word => End::Word,
-            _ if known > limit || !at_end => End::Limit,
+            _ if chain.tokens() > limit || !at_end => End::Limit,
             _ if text.media => End::Media,
             _ => End::Complete,
         };
         let exact = at_end && !text.media;
         let prompt_tokens = if exact {
-            known
+            chain.tokens()
         } else {
             let (tokens, bytes) = whole;
             let guess = match bytes {
                 0 => text.content.len() / BYTES_PER_TOKEN,
                 bytes => text.content.len().saturating_mul(tokens) / bytes,
             };
-            guess.max(known)
+            guess.max(tokens)
         };
-        Prefix { names, tokens: known.min(limit), prompt_tokens, exact, end }
+        Prefix { names, tokens, prompt_tokens, exact, end }
     }
 
     /// The rendered text and the token ids; of a long prompt only the first `limit`, if given.
