@@ -52,6 +52,13 @@ impl Context for Root {
     }
 }
 
+impl Drop for Root {
+    // What was counted since the last tick.
+    fn drop(&mut self) {
+        host::tell_counters();
+    }
+}
+
 impl RootContext for Root {
     // Envoy calls this in a throw-away VM too, to try the configuration: nothing may be written to
     // shared data, and no stream be opened, before the first tick.
@@ -74,6 +81,7 @@ impl RootContext for Root {
             Role::Router(router) => router.on_tick(),
             Role::Unset => {}
         }
+        host::tell_counters();
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {

@@ -3,9 +3,11 @@
 //! Every call returns what went wrong as a [`HostError`]; nothing here panics.
 
 mod header_list;
+mod metric;
 mod raw;
 
 pub use header_list::HeaderList;
+pub use metric::{Counter, Gauge, Histogram, tell_counters};
 
 use std::fmt;
 
@@ -297,67 +299,6 @@ pub fn grpc_message(size: usize) -> Result<Vec<u8>> {
     found("get_buffer(gRPC)", raw::buffer(kind, 0, size)).map(Option::unwrap_or_default)
 }
 
-/// A metric of Envoy's, which never falls.
-#[derive(Clone, Copy, Debug)]
-pub struct Counter(Option<u32>);
-
-/// A metric of Envoy's, which is a value of now.
-#[derive(Clone, Copy, Debug)]
-pub struct Gauge(Option<u32>);
-
-/// A metric of Envoy's, which is a distribution.
-#[derive(Clone, Copy, Debug)]
-pub struct Histogram(Option<u32>);
-
-fn metric(kind: types::MetricType, name: &str) -> Option<u32> {
-    raw::define_metric(kind as u32, name.as_bytes())
-        .inspect_err(|status| log::warn!("no metric {name}: status {status}"))
-        .ok()
-}
-
-impl Counter {
-    /// Defines the metric; one that Envoy refuses counts nothing.
-    pub fn define(name: &str) -> Self {
-        Self(metric(types::MetricType::Counter, name))
-    }
-
-    /// Adds to it.
-    pub fn add(self, by: u64) {
-        if let Some(id) = self.0 {
-            // A metric is not worth failing for.
-            let _ = raw::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
-        }
-    }
-}
-
-impl Gauge {
-    /// Defines the metric; one that Envoy refuses shows nothing.
-    pub fn define(name: &str) -> Self {
-        Self(metric(types::MetricType::Gauge, name))
-    }
-
-    /// Sets it.
-    pub fn set(self, value: u64) {
-        if let Some(id) = self.0 {
-            let _ = raw::record_metric(id, value);
-        }
-    }
-}
-
-impl Histogram {
-    /// Defines the metric; one that Envoy refuses shows nothing.
-    pub fn define(name: &str) -> Self {
-        Self(metric(types::MetricType::Histogram, name))
-    }
-
-    /// Adds a value.
-    pub fn record(self, value: u64) {
-        if let Some(id) = self.0 {
-            let _ = raw::record_metric(id, value);
-        }
-    }
-}
-
 /// Headers as the ABI takes them: count, sizes, then zero-ended names and values.
 fn encode_map(pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -394,6 +335,5 @@ mod tests {
         assert_eq!(error, HostError { call: "get_shared_data", status: 12 });
         assert_eq!(error.to_string(), "Envoy answered get_shared_data with unimplemented (12)");
         assert_eq!(now_ms(), 0);
-        Counter::define("x").add(1);
     }
 }

@@ -1,0 +1,149 @@
+//! Envoy's metrics, each defined once in a VM.
+
+use std::cell::RefCell;
+
+use proxy_wasm::types::MetricType;
+
+use super::raw;
+
+/// What counters have counted and Envoy was not told yet. A request counts some ten things, and a
+/// call out of the VM for each would be dearer than the counting.
+#[derive(Debug, Default)]
+struct Untold(Vec<Line>);
+
+#[derive(Debug)]
+struct Line {
+    name: String,
+    /// Envoy's; `None` where it refused the metric.
+    id: Option<u32>,
+    by: u64,
+}
+
+impl Untold {
+    /// The place of the counter of this name. A name that is known keeps its place, so that
+    /// configuring a VM again and again takes no more memory.
+    fn place(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
+        self.0.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            self.0.push(Line { name: name.to_owned(), id: define(name), by: 0 });
+            self.0.len() - 1
+        })
+    }
+
+    fn add(&mut self, place: usize, by: u64) {
+        if let Some(line) = self.0.get_mut(place) {
+            line.by = line.by.saturating_add(by);
+        }
+    }
+
+    fn tell(&mut self, mut increment: impl FnMut(u32, u64)) {
+        for line in self.0.iter_mut().filter(|line| line.by > 0) {
+            let by = std::mem::take(&mut line.by);
+            if let Some(id) = line.id {
+                increment(id, by);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static UNTOLD: RefCell<Untold> = RefCell::default();
+}
+
+/// Tells Envoy what was counted since it was last told.
+pub fn tell_counters() {
+    // A metric is not worth failing for.
+    UNTOLD.with_borrow_mut(|untold| {
+        untold.tell(|id, by| {
+            let _ = raw::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
+        });
+    });
+}
+
+/// A metric of Envoy's, which never falls. Envoy is told with the next [`tell_counters`].
+#[derive(Clone, Copy, Debug)]
+pub struct Counter(usize);
+
+/// A metric of Envoy's, which is a value of now.
+#[derive(Clone, Copy, Debug)]
+pub struct Gauge(Option<u32>);
+
+/// A metric of Envoy's, which is a distribution.
+#[derive(Clone, Copy, Debug)]
+pub struct Histogram(Option<u32>);
+
+fn metric(kind: MetricType, name: &str) -> Option<u32> {
+    raw::define_metric(kind as u32, name.as_bytes())
+        .inspect_err(|status| log::warn!("no metric {name}: status {status}"))
+        .ok()
+}
+
+impl Counter {
+    /// Defines the metric; one that Envoy refuses counts nothing.
+    pub fn define(name: &str) -> Self {
+        let define = |name: &str| metric(MetricType::Counter, name);
+        Self(UNTOLD.with_borrow_mut(|untold| untold.place(name, define)))
+    }
+
+    /// Adds to it.
+    pub fn add(self, by: u64) {
+        UNTOLD.with_borrow_mut(|untold| untold.add(self.0, by));
+    }
+}
+
+impl Gauge {
+    /// Defines the metric; one that Envoy refuses shows nothing.
+    pub fn define(name: &str) -> Self {
+        Self(metric(MetricType::Gauge, name))
+    }
+
+    /// Sets it.
+    pub fn set(self, value: u64) {
+        if let Some(id) = self.0 {
+            let _ = raw::record_metric(id, value);
+        }
+    }
+}
+
+impl Histogram {
+    /// Defines the metric; one that Envoy refuses shows nothing.
+    pub fn define(name: &str) -> Self {
+        Self(metric(MetricType::Histogram, name))
+    }
+
+    /// Adds a value.
+    pub fn record(self, value: u64) {
+        if let Some(id) = self.0 {
+            let _ = raw::record_metric(id, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_told_once_and_whole() {
+        let mut untold = Untold::default();
+        let [a, b] = ["a", "b"].map(|name| untold.place(name, |_| Some(name.len() as u32 + 6)));
+        let refused = untold.place("refused", |_| None);
+        assert_eq!(untold.place("a", |_| panic!("it is defined already")), a);
+        for (place, by) in [(a, 1), (refused, 9), (a, 2), (b, 0)] {
+            untold.add(place, by);
+        }
+        let mut told = Vec::new();
+        untold.tell(|id, by| told.push((id, by)));
+        untold.tell(|id, by| told.push((id, by)));
+        assert_eq!(told, [(7, 3)]);
+        untold.add(b, u64::MAX);
+        untold.add(b, 5);
+        untold.tell(|id, by| told.push((id, by)));
+        assert_eq!(told, [(7, 3), (7, u64::MAX)]);
+    }
+
+    #[test]
+    fn without_a_host_nothing_fails() {
+        Counter::define("x").add(1);
+        tell_counters();
+    }
+}
