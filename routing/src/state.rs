@@ -1,7 +1,7 @@
 //! The small record that says what the rest of shared data is worth.
 //!
-//! The service writes it; every request reads it. It is fixed-size, so that reading it costs one
-//! hostcall and no parsing.
+//! The service writes it; each worker reads it with every tick. It is fixed-size, so that reading
+//! it costs one hostcall and no parsing.
 
 /// Bytes of an encoded [`State`].
 pub const STATE_BYTES: usize = 40;

@@ -1,5 +1,7 @@
 //! What is known of the world when a decision is taken.
 
+use crate::fingerprint::Scope;
+
 /// One place that a request can be sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
@@ -119,6 +121,11 @@ impl Model {
         } else {
             self.adapters.iter().any(|name| name == requested).then_some(requested)
         }
+    }
+
+    /// What the fingerprints of a request for the adapter (empty: none) with the salt are rooted in.
+    pub fn scope<'a>(&'a self, adapter: &'a str, salt: &'a str) -> Scope<'a> {
+        Scope { model_version: &self.version, tokenizer_hash: &self.tokenizer_hash, adapter, salt }
     }
 }
 

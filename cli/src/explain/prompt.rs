@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use warmpath_routing::decision::Degrade;
-use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 
@@ -99,20 +99,19 @@ impl Asked {
         let artefact = preprocess(&files).with_context(in_model)?;
         let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
         let scope = Scope {
-            model_version: &model.version,
+            // As this directory has it, whatever the state says.
             tokenizer_hash: &artefact.tokenizer_hash,
-            adapter,
-            salt: request.cache_salt(),
+            ..model.scope(adapter, request.cache_salt())
         };
         match prompter.prefix(&request, scope.root(), policy.prefix_tokens, now) {
             Ok(prefix) => Ok(Self {
-                keys: prefix.names.iter().map(Fingerprint::key).collect(),
-                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-                affinity: if prefix.names.is_empty() {
+                affinity: if prefix.keys.is_empty() {
                     unread(None, None, String::new()).affinity
                 } else {
                     0
                 },
+                keys: prefix.keys,
+                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
                 model: Some(model.name.clone()),
                 degrade: None,
                 note: None,

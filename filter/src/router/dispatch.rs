@@ -159,7 +159,7 @@ impl<D: Data> Dispatch<D> {
         }
         self.metrics.totals(self.here.totals(now_ms));
         let data = &self.map.0;
-        self.view.look(data, now_ms, self.config.policy.stale_after_ms);
+        self.view.look(now_ms, self.config.policy.stale_after_ms);
         let mut prompts = self.prompts.borrow_mut();
         let start = host::now_ms();
         match prompts.load_one(&self.view, data, self.config.shell.memo_bytes) {
@@ -189,7 +189,7 @@ impl<D: Data> Dispatch<D> {
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
         let policy = &self.config.policy;
-        let generation = self.view.look(&self.map.0, now_ms, policy.stale_after_ms);
+        let generation = self.view.look(now_ms, policy.stale_after_ms);
         let read = self.read(asked, now_ms);
         self.metrics.memo(read.memo);
         let model = read.model.as_deref().map(|requested| {
@@ -348,12 +348,18 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
         cluster: route.cluster.to_owned(),
         endpoints: endpoints.join(","),
         rank: first.and_then(|replica| replica.rank),
-        hash: format!("{:032x}", route.ring_key),
+        hash: hex(route.ring_key),
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),
         last_key: route.last_key,
         ticket,
     }
+}
+
+/// As `{:032x}` writes it, which takes longer.
+fn hex(number: u128) -> String {
+    let digit = |at: u32| char::from_digit((number >> (4 * at)) as u32 & 15, 16);
+    (0..32).rev().filter_map(digit).collect()
 }
 
 /// Tokens that the chosen replica may hold beyond what the map says: those of requests that were

@@ -79,6 +79,8 @@ pub(super) struct Flow {
     watch: Watch,
     // The engine is asked to report its load.
     orca: bool,
+    // The request came with a rank, which is the client's own wish.
+    ranked: bool,
 }
 
 impl Flow {
@@ -97,6 +99,7 @@ impl Flow {
             ticket: None,
             watch: Watch::default(),
             orca: false,
+            ranked: false,
         }
     }
 
@@ -109,6 +112,7 @@ impl Flow {
         let priority = &self.router.priority_header;
         self.batch =
             !priority.is_empty() && headers.get(priority).is_some_and(|value| *value == *b"batch");
+        self.ranked = headers.has(RANK);
         let mut path = headers.text(":path").unwrap_or_default();
         path.truncate(path.find(['?', '#']).unwrap_or(path.len()));
         self.path = path;
@@ -167,7 +171,10 @@ impl Flow {
         // From here on it counts, whatever becomes of it.
         self.ticket = Some(told.ticket);
         self.last_key = told.last_key;
-        self.explain = format!("{}, zone_from=\"{}\"", told.explain, self.zone_from);
+        self.explain = told.explain;
+        self.explain.push_str(", zone_from=\"");
+        self.explain.push_str(&self.zone_from);
+        self.explain.push('"');
         if let Stage::Waiting(since_ms) = before {
             let ms = host::now_ms().saturating_sub(since_ms);
             // Writing to a string can't fail.
@@ -183,7 +190,8 @@ impl Flow {
         }
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
-            None => Headers::Request.remove(RANK)?,
+            None if self.ranked => Headers::Request.remove(RANK)?,
+            None => {}
         }
         // Of a rank nothing can be learned: the report is of all of them together.
         self.orca = self.router.orca && told.rank.is_none() && told.slot.is_some();

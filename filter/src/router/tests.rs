@@ -284,17 +284,15 @@ fn a_stale_map_is_not_believed_and_a_new_epoch_not_before_its_replicas() {
     let body = json!({"model": "demo", "prompt": ids});
     says(&gateway.routed("eu", &body), "reason", &quoted("warm"));
 
-    gateway.follower.stale();
-    gateway.router.data_mut().clone_from(gateway.follower.data());
-    let told = gateway.routed("eu", &body);
-    says(&told, "degrade", &quoted("stale_map"));
-    assert!(told.slot.is_some(), "the replicas that were known still serve");
-
     // Another relay: its slots are others, and this worker has not read its table yet.
+    let mut held = Vec::new();
+    let scope = Scope { model_version: "1", tokenizer_hash: &gateway.hash, adapter: "", salt: "" };
+    Chain::new(&scope).push(&ids, |name| held.extend_from_slice(&name.key().0));
     gateway.follower.hello("n".into());
     for (sequence, body) in [
         Said::Replicas(Replicas::default()),
         Said::SnapshotBegin(SnapshotBegin::default()),
+        Said::Blocks(Blocks { changes: vec![BlockChange { slot: 1, lost: vec![], held }] }),
         Said::SnapshotEnd(SnapshotEnd {}),
     ]
     .into_iter()
@@ -304,7 +302,16 @@ fn a_stale_map_is_not_believed_and_a_new_epoch_not_before_its_replicas() {
         gateway.follower.receive(&down.encode_to_vec(), NOW).unwrap();
     }
     gateway.router.data_mut().clone_from(gateway.follower.data());
-    says(&gateway.routed("eu", &body), "degrade", &quoted("stale_map"));
+    says(&gateway.routed("eu", &body), "cached", &0);
+
+    let mut gateway = Gateway::new();
+    gateway.hold(2, &ids, "", "");
+    gateway.follower.stale();
+    gateway.router.data_mut().clone_from(gateway.follower.data());
+    gateway.tick();
+    let told = gateway.routed("eu", &body);
+    says(&told, "degrade", &quoted("stale_map"));
+    assert!(told.slot.is_some(), "the replicas that were known still serve");
 }
 
 #[test]

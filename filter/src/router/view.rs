@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use warmpath_proto::v1::{self, replica, tier};
+use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::state::State;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
@@ -16,6 +17,19 @@ pub(super) struct KnownModel {
     pub(super) model: Model,
     /// BLAKE3 of the artefact; `None` where the model has none.
     pub(super) artefact: Option<[u8; 32]>,
+    /// What the fingerprints of plain requests begin with.
+    root: Fingerprint,
+}
+
+impl KnownModel {
+    /// What fingerprints begin with for a request for the adapter (empty: none) with the salt.
+    pub(super) fn root(&self, adapter: &str, salt: &str) -> Fingerprint {
+        if adapter.is_empty() && salt.is_empty() {
+            self.root
+        } else {
+            self.model.scope(adapter, salt).root()
+        }
+    }
 }
 
 /// Replicas, loads and models.
@@ -56,14 +70,13 @@ impl View {
         Ok(state.epoch != seen.epoch)
     }
 
-    /// Asks the state record whether the prefix map can be believed by this view, and which
-    /// generation of it. For every request: one read of a few bytes.
-    pub(super) fn look(&mut self, data: &impl Data, now_ms: u64, limit_ms: u64) -> u32 {
-        let state = read_state(data).ok().flatten().unwrap_or_default();
-        // Slots mean something within an epoch only: the table must be of the map's.
-        let same = self.seen.is_some_and(|seen| seen.epoch == state.epoch);
-        self.world.fresh = same && state.fresh(now_ms, limit_ms);
-        state.map_generation
+    /// Says whether the prefix map can be believed now, and which generation of it: that of this
+    /// view's slots. Buckets of any other are void, so that a view that is older than the map finds
+    /// nothing in it rather than something wrong.
+    pub(super) fn look(&mut self, now_ms: u64, limit_ms: u64) -> u32 {
+        let seen = self.seen.unwrap_or_default();
+        self.world.fresh = seen.fresh(now_ms, limit_ms);
+        seen.map_generation
     }
 
     /// The model that a request's name stands for, and the adapter on it (empty: none).
@@ -163,15 +176,14 @@ fn to_tier(told: v1::Tier) -> Option<Tier> {
 }
 
 fn to_model(model: v1::Model) -> Option<KnownModel> {
-    Some(KnownModel {
-        artefact: model.artefact.as_slice().try_into().ok(),
-        model: Model {
-            name: model.name,
-            served_names: model.served_names,
-            adapters: model.adapters,
-            version: model.version,
-            // Without a hash no fingerprint is right.
-            tokenizer_hash: model.tokenizer_hash.as_slice().try_into().ok()?,
-        },
-    })
+    let artefact = model.artefact.as_slice().try_into().ok();
+    let model = Model {
+        name: model.name,
+        served_names: model.served_names,
+        adapters: model.adapters,
+        version: model.version,
+        // Without a hash no fingerprint is right.
+        tokenizer_hash: model.tokenizer_hash.as_slice().try_into().ok()?,
+    };
+    Some(KnownModel { artefact, root: model.scope("", "").root(), model })
 }
