@@ -10,7 +10,7 @@ use warmpath_proto::v1::{
     ArtefactChunk, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
     SnapshotBegin, SnapshotEnd, down::Body as Said, replica::State,
 };
-use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::prompt::{Api, ModelFiles, Prompter, Request, preprocess};
 
 use crate::bodies::{Bodies, MODEL, PREFIXES};
@@ -49,7 +49,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
     let mut keys = |body: &[u8]| -> anyhow::Result<Vec<Key>> {
         let request = Request::parse(Api::Chat, body).ok().context("a body that is none")?;
         let prefix = prompter.prefix(&request, scope.root(), 1 << 20, 0)?;
-        Ok(prefix.names.iter().map(Fingerprint::key).collect())
+        Ok(prefix.keys)
     };
     let bodies = Bodies::new(args.bytes);
     let mut rng = Rng::with_seed(5);

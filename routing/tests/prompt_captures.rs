@@ -87,9 +87,9 @@ fn check(capture: &str, tokenizer: &str, at_least: usize) {
         // Twice: without the memo's help, and with it.
         for _ in 0..2 {
             let prefix = prompter.prefix(&request, scope.root(), usize::MAX, now).unwrap();
-            let mut names = Vec::new();
-            Chain::new(&scope).push(&expected, |name| names.push(name));
-            assert_eq!(prefix.names, names, "{capture}, {label}");
+            let mut keys = Vec::new();
+            Chain::new(&scope).push(&expected, |name| keys.push(name.key()));
+            assert_eq!(prefix.keys, keys, "{capture}, {label}");
             assert_eq!((prefix.prompt_tokens, prefix.exact), (expected.len(), true));
         }
     }

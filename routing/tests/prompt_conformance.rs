@@ -62,7 +62,7 @@ fn check(model: &Path, cases: &Path) -> (usize, Vec<String>) {
                 for limit in [usize::MAX, 64] {
                     let prefix = prompter.prefix(&request, root, limit, 0).unwrap();
                     let known = ids.len().min(limit);
-                    if prefix.tokens != known || prefix.names.len() != known / 16 {
+                    if prefix.tokens != known || prefix.keys.len() != known / 16 {
                         wrong.push(format!("{place}: {} tokens known", prefix.tokens));
                     }
                 }

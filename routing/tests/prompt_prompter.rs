@@ -58,7 +58,7 @@ fn a_second_turn_is_mostly_known() {
     let two = prefix(&mut warm, &second, usize::MAX).unwrap();
     assert!(warm.memo_hits() > one.tokens as u64 * 9 / 10, "{} hits", warm.memo_hits());
     assert_eq!(two, prefix(&mut prompter(0), &second, usize::MAX).unwrap());
-    assert!(two.names.starts_with(&one.names[..one.names.len() - 1]));
+    assert!(two.keys.starts_with(&one.keys[..one.keys.len() - 1]));
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn a_limit_is_kept_and_the_rest_estimated() {
     for _ in 0..2 {
         let some = prefix(&mut warm, &body, 1000).unwrap();
         assert_eq!((some.end, some.exact, some.tokens), (End::Limit, false, 1000));
-        assert_eq!(some.names, all.names[..62]);
+        assert_eq!(some.keys, all.keys[..62]);
         let off = some.prompt_tokens.abs_diff(all.tokens);
         assert!(off * 10 < all.tokens, "{} for {}", some.prompt_tokens, all.tokens);
     }
     assert!(warm.memo_misses() < 1300, "{} tokenized", warm.memo_misses());
     let none = prefix(&mut warm, &body, 0).unwrap();
-    assert_eq!((none.names.len(), none.tokens, none.end), (0, 0, End::Limit));
+    assert_eq!((none.keys.len(), none.tokens, none.end), (0, 0, End::Limit));
 }
 
 /// Known stretches reach beyond a limit at which tokenizing would have stopped: CI, 2026-11-29.
@@ -103,9 +103,9 @@ fn token_ids_are_used_as_they_are() {
     let ids: Vec<u32> = (0..40).collect();
     let body = serde_json::json!({"prompt": ids}).to_string();
     let all = prefix(&mut prompter(0), &body, usize::MAX).unwrap();
-    assert_eq!((all.names.len(), all.tokens, all.end), (2, 40, End::Complete));
+    assert_eq!((all.keys.len(), all.tokens, all.end), (2, 40, End::Complete));
     let some = prefix(&mut prompter(0), &body, 33).unwrap();
-    assert_eq!((some.names.len(), some.tokens, some.end), (2, 33, End::Limit));
+    assert_eq!((some.keys.len(), some.tokens, some.end), (2, 33, End::Limit));
     assert_eq!((some.prompt_tokens, some.exact), (40, true));
 }
 
@@ -125,7 +125,7 @@ fn a_prefix_ends_before_an_image() {
     let media = prefix(&mut prompter, &with, usize::MAX).unwrap();
     let plain = prefix(&mut prompter, &without, usize::MAX).unwrap();
     assert_eq!((media.end, media.exact), (End::Media, false));
-    assert!(media.tokens > 150 && plain.names.starts_with(&media.names));
+    assert!(media.tokens > 150 && plain.keys.starts_with(&media.keys));
     assert!(!text(&mut prompter, &with).unwrap().contains("media"));
 }
 
@@ -137,7 +137,7 @@ fn roots_do_not_share_what_is_known() {
     let one = prompter.prefix(&request, ROOT, 4096, 0).unwrap();
     let other = prompter.prefix(&request, Fingerprint([6; 32]), 4096, 0).unwrap();
     assert_eq!(prompter.memo_hits(), 0);
-    assert_ne!(one.names, other.names);
+    assert_ne!(one.keys, other.keys);
 }
 
 #[test]
@@ -319,7 +319,7 @@ proptest! {
             let body = chat(&[("system", &head), ("user", tail)]);
             let with = prefix(&mut warm, &body, limit).unwrap();
             let without = prefix(&mut cold, &body, limit).unwrap();
-            prop_assert_eq!(&with.names, &without.names);
+            prop_assert_eq!(&with.keys, &without.keys);
             prop_assert_eq!((with.tokens, with.end), (without.tokens, without.end));
             prop_assert!(warm.memo_bytes() <= memo_bytes);
         }
@@ -384,7 +384,7 @@ proptest! {
                 for _ in 0..2 {
                     let with = warm.prefix(&request, ROOT, limit, 0).unwrap();
                     let without = cold.prefix(&request, ROOT, limit, 0).unwrap();
-                    prop_assert_eq!(&with.names, &without.names);
+                    prop_assert_eq!(&with.keys, &without.keys);
                     prop_assert_eq!((with.tokens, with.end), (without.tokens, without.end));
                     prop_assert_eq!(with.exact, without.exact);
                 }

@@ -7,7 +7,7 @@ use std::rc::{Rc, Weak};
 
 use serde::Deserialize;
 use warmpath_routing::decision::Degrade;
-use warmpath_routing::fingerprint::{Fingerprint, Key, Scope};
+use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prompt::{Api, Model, PromptError, Prompter, Request};
 
 use super::view::View;
@@ -132,18 +132,13 @@ impl Prompts {
         let Some(Slot::Ready(prompter)) = slot else {
             return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
         };
-        let scope = Scope {
-            model_version: &known.model.version,
-            tokenizer_hash: &known.model.tokenizer_hash,
-            adapter,
-            salt: request.cache_salt(),
-        };
+        let root = known.root(adapter, request.cache_salt());
         let now_unix = i64::try_from(now_unix).unwrap_or(0);
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        match prompter.prefix(&request, scope.root(), limit_tokens, now_unix) {
+        match prompter.prefix(&request, root, limit_tokens, now_unix) {
             Ok(prefix) => Read {
                 memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
-                keys: prefix.names.iter().map(Fingerprint::key).collect(),
+                keys: prefix.keys,
                 prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
                 ..guess
             },

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use lru::LruCache;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::fingerprint::{Chain, Fingerprint};
+use crate::fingerprint::{Chain, Fingerprint, Key};
 
 /// The name of a text prefix under a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +59,21 @@ impl Walk {
 /// What a stretch adds to a prefix.
 pub(super) struct Known {
     /// The blocks that it fills.
-    pub(super) names: Box<[Fingerprint]>,
+    pub(super) keys: Box<[Key]>,
     /// The prefix up to its end.
     pub(super) chain: Chain,
+    /// What the memo's clock said when this was last put in front.
+    stamp: u64,
 }
 
 impl Known {
+    pub(super) fn new(keys: Box<[Key]>, chain: Chain) -> Self {
+        Self { keys, chain, stamp: 0 }
+    }
+
     /// About what an entry takes, tables included.
     fn bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.names) + size_of::<Place>() + 48
+        size_of::<Self>() + size_of_val(&*self.keys) + size_of::<Place>() + 48
     }
 }
 
@@ -77,6 +83,8 @@ pub(super) struct Memo {
     secret: [u8; 16],
     bytes: usize,
     limit: usize,
+    /// Entries that were put so far.
+    clock: u64,
 }
 
 impl Memo {
@@ -88,7 +96,7 @@ impl Memo {
         let mut secret = [0; 16];
         secret.copy_from_slice(halves.as_flattened());
         let entries = LruCache::unbounded_with_hasher(BuildHasherDefault::default());
-        Self { entries, secret, bytes: 0, limit }
+        Self { entries, secret, bytes: 0, limit, clock: 0 }
     }
 
     /// The empty text under a root; `marked` if ids stand in front of it.
@@ -107,14 +115,24 @@ impl Memo {
         self.entries.peek(place)
     }
 
+    /// Whether what is used now has to be touched. What was put in front lately is far from its
+    /// end, and moving it again would touch its neighbours' memory for nothing.
+    pub(super) fn has_aged(&self, known: &Known) -> bool {
+        self.clock - known.stamp > self.entries.len() as u64 / 8
+    }
+
     /// Marks a prefix's stretches as used, its start last: what others share stays longest.
     pub(super) fn touch(&mut self, places: &[Place]) {
         for place in places.iter().rev() {
-            self.entries.promote(place);
+            if let Some(known) = self.entries.get_mut(place) {
+                known.stamp = self.clock;
+            }
         }
     }
 
-    pub(super) fn put(&mut self, place: Place, known: Known) {
+    pub(super) fn put(&mut self, place: Place, mut known: Known) {
+        self.clock += 1;
+        known.stamp = self.clock;
         self.bytes += known.bytes();
         if let Some(old) = self.entries.put(place, known) {
             self.bytes -= old.bytes();
@@ -135,10 +153,7 @@ mod tests {
     use super::*;
 
     fn known() -> Known {
-        Known {
-            names: vec![Fingerprint([0; 32]); 8].into(),
-            chain: Chain::from_root(Fingerprint([0; 32])),
-        }
+        Known::new(vec![Key([0; 16]); 8].into(), Chain::from_root(Fingerprint([0; 32])))
     }
 
     #[test]
@@ -154,7 +169,9 @@ mod tests {
         for place in &places[..3] {
             memo.put(*place, known());
         }
+        assert!(places[..2].iter().all(|place| memo.has_aged(memo.get(place).unwrap())));
         memo.touch(&places[..2]);
+        assert!(!places[..2].iter().any(|place| memo.has_aged(memo.get(place).unwrap())));
         memo.put(places[3], known());
         let held: Vec<_> = places.iter().map(|place| memo.get(place).is_some()).collect();
         assert_eq!(held, [true, true, false, true]);

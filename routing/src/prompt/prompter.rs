@@ -10,7 +10,7 @@ use super::render::render;
 use super::request::{Prompt, Request};
 use super::stretch::Stretches;
 use super::tokenizer::Stop;
-use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint};
+use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
@@ -18,8 +18,8 @@ const BYTES_PER_TOKEN: usize = 4;
 /// The prefix of a request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The name of each full block, from the start.
-    pub names: Vec<Fingerprint>,
+    /// The key of each full block, from the start.
+    pub keys: Vec<Key>,
     /// Tokens whose ids are known; at most the limit.
     pub tokens: usize,
     /// Tokens of the whole prompt: counted if `exact`, else estimated.
@@ -131,14 +131,14 @@ impl Prompter {
         now_unix: i64,
     ) -> Result<Prefix, PromptError> {
         let mut chain = Chain::from_root(root);
-        let mut names = Vec::new();
+        let mut keys = Vec::new();
         if let Some(what) = request.unsupported {
             return Err(PromptError::UnsupportedContent(what));
         }
         if let Prompt::Ids(ids) = &request.prompt {
-            chain.push(ids.get(..limit).unwrap_or(ids), |name| names.push(name));
+            chain.push(ids.get(..limit).unwrap_or(ids), |name| keys.push(name.key()));
             return Ok(Prefix {
-                names,
+                keys,
                 tokens: ids.len().min(limit),
                 prompt_tokens: ids.len(),
                 exact: true,
@@ -157,10 +157,9 @@ impl Prompter {
         limit: usize,
     ) -> Prefix {
         let tokenizer = &self.model.tokenizer;
-        let mut names =
-            Vec::with_capacity((text.content.len() / 64).min(limit / BLOCK_TOKENS + 64));
+        let mut keys = Vec::with_capacity((text.content.len() / 64).min(limit / BLOCK_TOKENS + 64));
         if text.marked {
-            chain.push(&tokenizer.before, |name| names.push(name));
+            chain.push(&tokenizer.before, |name| keys.push(name.key()));
         }
         let mut walk = self.memo.walk(&root, text.marked);
         let mut places = Vec::new();
@@ -176,9 +175,11 @@ impl Prompter {
                 && let Some(known) = self.memo.get(&place)
             {
                 self.hits += (known.chain.tokens() - chain.tokens()) as u64;
-                names.extend_from_slice(&known.names);
+                keys.extend_from_slice(&known.keys);
                 chain = known.chain;
-                places.push(place);
+                if self.memo.has_aged(known) {
+                    places.push(place);
+                }
                 if chain.tokens() > limit {
                     stop = Stop::Limit;
                     break;
@@ -195,15 +196,15 @@ impl Prompter {
                 &mut self.scratch,
                 &mut self.ids,
             );
-            let first = names.len();
-            chain.push(&self.ids, |name| names.push(name));
+            let first = keys.len();
+            chain.push(&self.ids, |name| keys.push(name.key()));
             self.misses += self.ids.len() as u64;
             if stop != Stop::End {
                 break;
             }
             if let Some(place) = place {
-                let names = names.get(first..).unwrap_or_default().into();
-                self.memo.put(place, Known { names, chain });
+                let keys = keys.get(first..).unwrap_or_default().into();
+                self.memo.put(place, Known::new(keys, chain));
                 places.push(place);
             }
             // Tokenized alone, it might have ended early: whether it is known changes no answer.
@@ -217,9 +218,9 @@ impl Prompter {
         self.memo.touch(&places);
         let at_end = stop == Stop::End && stretches.position() >= text.content.len();
         if at_end && text.marked && !text.media {
-            chain.push(&tokenizer.after, |name| names.push(name));
+            chain.push(&tokenizer.after, |name| keys.push(name.key()));
         }
-        names.truncate(limit / BLOCK_TOKENS);
+        keys.truncate(limit / BLOCK_TOKENS);
         let end = match stop {
             Stop::Word => End::Word,
             _ if chain.tokens() > limit || !at_end => End::Limit,
@@ -237,7 +238,7 @@ impl Prompter {
             };
             guess.max(tokens)
         };
-        Prefix { names, tokens, prompt_tokens, exact, end }
+        Prefix { keys, tokens, prompt_tokens, exact, end }
     }
 
     /// The rendered text and the token ids; of a long prompt only the first `limit`, if given.
