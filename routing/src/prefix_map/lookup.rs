@@ -72,11 +72,28 @@ pub fn find<S: Store>(
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
     let mut holders = Vec::new();
-    who(1, &mut holders);
-    let mut first = holders.clone();
-    first.retain(|slot| wanted(*slot));
     // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
-    let mut open = vec![(1, keys.len(), first, Look::End)];
+    let mut open = Vec::with_capacity(4);
+    let last = keys.len();
+    let hint = hint as usize;
+    let hinted = if 1 < hint && hint <= last {
+        left -= 1;
+        who(hint, &mut holders);
+        holders.retain(|slot| wanted(*slot));
+        std::mem::take(&mut holders)
+    } else {
+        Vec::new()
+    };
+    who(1, &mut holders);
+    holders.retain(|slot| wanted(*slot));
+    let (_, others) = part(holders.clone(), &hinted);
+    if hinted.is_empty() {
+        open.push((1, last, others, Look::End));
+    } else {
+        // Who holds the hinted block holds all before it; the others less than that.
+        open.push((1, hint - 1, others, Look::Middle));
+        open.push((hint, last, hinted, Look::Next));
+    }
     while let Some((low, high, members, look)) = open.pop() {
         if members.is_empty() {
             continue;
@@ -87,12 +104,10 @@ pub fn find<S: Store>(
             continue;
         }
         left -= 1;
-        let hint = hint as usize;
         let (middle, below, above) = match look {
-            Look::End => (high, Look::Hint, Look::Middle),
-            Look::Hint if low < hint && hint <= high => (hint, Look::Middle, Look::After),
-            Look::After => (low + 1, Look::Middle, Look::Middle),
-            Look::Hint | Look::Middle => (low.midpoint(high + 1), Look::Middle, Look::Middle),
+            Look::End => (high, Look::Middle, Look::Middle),
+            Look::Next => (low + 1, Look::Middle, Look::End),
+            Look::Middle => (low.midpoint(high + 1), Look::Middle, Look::Middle),
         };
         who(middle, &mut holders);
         let (with, without) = part(members, &holders);
@@ -107,12 +122,10 @@ pub fn find<S: Store>(
 /// Where a search looks next.
 #[derive(Clone, Copy)]
 enum Look {
-    /// A conversation that goes on holds all of its past: at the end first.
+    /// A conversation that goes on holds all of its past: at the end.
     End,
-    /// Prompts that begin alike end their matches alike: then where the last one's did,
-    Hint,
-    /// and just after that.
-    After,
+    /// Prompts that begin alike end their matches alike: just after where the last one's did.
+    Next,
     Middle,
 }
 
