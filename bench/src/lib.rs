@@ -9,6 +9,7 @@ pub mod growth;
 pub mod guard;
 pub mod latency;
 pub mod load;
+pub mod memory;
 pub mod process;
 pub mod report;
 pub mod run;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use warmpath_bench::{growth, guard, latency, run, script, upstream};
+use warmpath_bench::{growth, guard, latency, memory, run, script, upstream};
 
 #[derive(Parser)]
 #[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
@@ -33,6 +33,8 @@ enum Command {
     },
     /// How cost grows with prompts, replicas, blocks, workers and models
     Growth(growth::Args),
+    /// Whether memory stays where it is under minutes of load
+    Memory(memory::Args),
     /// Write down what a relay says and clients ask, for bench/wasm/run.mjs
     Script(script::Args),
     /// Run one case of the hot path some times, for valgrind and perf
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Upstream(args) => upstream::serve(&args).map(|()| true),
         Command::Guard { counts, update } => guard::guard(&counts, update),
         Command::Growth(args) => growth::growth(&args),
+        Command::Memory(args) => memory::memory(&args),
         Command::Script(args) => script::write(&args).map(|()| true),
         Command::Case { name } => guard::run_case(&name).map(|()| true),
     };

@@ -32,8 +32,8 @@ export class Vm {
       const call = vm[name]?.bind(vm) ?? (() => { throw new Error(`not in this host: ${name}`); });
       imports.env[name] = (...args) => {
         vm.calls.set(name, (vm.calls.get(name) ?? 0) + 1);
-        if (vm.trace) vm.trace.push([name, name.includes("header_map") || name.includes("shared_data")
-          ? vm.read(args[name.includes("header_map") ? 1 : 0], args[name.includes("header_map") ? 2 : 1])
+        if (vm.trace) vm.trace.push([name, name.includes("header_map_value") ? vm.read(args[1], args[2])
+          : name.includes("shared_data") ? vm.read(args[0], args[1])
           : name.includes("property") ? vm.read(args[0], args[1]).replaceAll("\0", ".")
           : name.includes("metric") ? (vm.metrics[args[0]] ?? "") : ""]);
         return call(...args);
