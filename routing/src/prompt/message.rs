@@ -75,6 +75,39 @@ impl<'a> Conversation<'a> {
             .collect()
     }
 
+    /// How many messages there are.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes of all that is text in contents.
+    pub(super) fn bytes(&self) -> usize {
+        let of_part = |part: &Part<'_>| match part {
+            Part::Text(text, _) => text.len(),
+            Part::Media(_) => MEDIA.len(),
+        };
+        let of_field = |(_, field): &(&'static str, Field<'_>)| match field {
+            Field::Text(text) => text.len(),
+            Field::Parts(parts) => parts.iter().map(of_part).sum(),
+            Field::Other(_) => 0,
+        };
+        self.messages.iter().flatten().map(of_field).sum()
+    }
+
+    /// A field of a message.
+    pub(super) fn field(&self, message: usize, name: &str) -> Option<&Field<'a>> {
+        let mut fields = self.messages.get(message)?.iter();
+        fields.find(|(known, _)| *known == name).map(|(_, field)| field)
+    }
+
+    /// The parts of a message's content, if it has such.
+    pub(super) fn parts(&self, message: usize) -> Option<&[Part<'a>]> {
+        match self.field(message, "content")? {
+            Field::Parts(parts) => Some(parts),
+            Field::Text(_) | Field::Other(_) => None,
+        }
+    }
+
     /// The text of the last message, or its last part that is text, for `continue_final_message`.
     pub(super) fn last_text_mut(&mut self) -> Option<&mut Cow<'a, str>> {
         let fields = self.messages.last_mut()?;
@@ -239,7 +272,7 @@ impl Part<'_> {
 }
 
 /// Fields of content parts that vLLM's own types have; others are passed to the template.
-const KNOWN_PART_FIELDS: [&str; 18] = [
+pub(super) const KNOWN_PART_FIELDS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
     "closed",

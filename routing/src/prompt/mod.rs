@@ -32,6 +32,7 @@ mod request;
 mod responses;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
+mod script;
 mod spaces;
 mod stretch;
 mod strftime;

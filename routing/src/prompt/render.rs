@@ -59,16 +59,14 @@ pub(super) fn render<'a>(
     }
     let tools = chat.tools.as_ref().map(tools).transpose()?;
     let documents = chat.documents.as_ref().map(value).transpose()?;
-    let variables = variables(model, chat, now_unix)?;
-    let context = |messages: Value| Context {
-        messages,
-        tools: tools.clone(),
-        documents: documents.clone(),
+    let context = Context {
+        tools,
+        documents,
         add_generation_prompt: chat.add_generation_prompt,
-        variables: variables.clone(),
+        variables: variables(model, chat, now_unix)?,
         now_unix,
     };
-    let mut text = template.render(number, context(conversation.to_value(false)))?;
+    let mut text = template.render(number, &conversation, &context)?;
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
     }
@@ -78,7 +76,7 @@ pub(super) fn render<'a>(
         // with the media marked as what they are, and with a text in their place.
         let mut certain = text.find(MEDIA).unwrap_or(0);
         if style.parts {
-            let other = template.render(number, context(conversation.to_value(true)))?;
+            let other = template.interpret(number, conversation.to_value(true), &context)?;
             let same = text.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
             certain = certain.min(same);
         }

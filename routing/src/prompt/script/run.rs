@@ -1,0 +1,489 @@
+//! Runs a script over a conversation.
+
+use super::super::message::{Conversation, Part};
+use super::super::strftime::strftime;
+use super::super::template::Context;
+use super::program::{
+    At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Text,
+};
+use super::value::{List, Of, Value};
+
+/// Statements, expressions and stretches of text per request, after which the engine may go on.
+const MAX_STEPS: usize = 500_000;
+
+/// Bytes that a render may write, and build on the way; the engine may write more.
+pub(super) const MAX_BYTES: usize = 16 << 20;
+
+/// Fields in namespaces; more are the engine's.
+const MAX_FIELDS: usize = 64;
+
+/// Bytes of text that are one more step.
+const STEP_BYTES: usize = 64;
+
+/// The script doesn't know, or may not go on.
+#[derive(Debug)]
+pub(super) struct Bail;
+
+pub(super) type Result<T> = std::result::Result<T, Bail>;
+
+/// What comes after a statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Next,
+    Break,
+    Continue,
+}
+
+/// A loop that is running.
+#[derive(Clone, Copy)]
+struct Running {
+    list: List,
+    index: usize,
+}
+
+pub(super) struct Run<'a> {
+    script: &'a Script,
+    pub(super) conversation: &'a Conversation<'a>,
+    given: Vec<Value<'a>>,
+    locals: Vec<Value<'a>>,
+    loops: Vec<Running>,
+    /// Namespaces' fields: whose, which, what.
+    fields: Vec<(usize, Name, Value<'a>)>,
+    spaces: usize,
+    /// Items of lists that are made on the way.
+    pub(super) items: Vec<Value<'a>>,
+    /// Values that are about to be joined.
+    open: Vec<Value<'a>>,
+    /// Texts that are made on the way.
+    pub(super) built: String,
+    out: String,
+    steps: usize,
+    now_unix: i64,
+}
+
+impl Script {
+    /// The text, or none where only the engine can tell it, errors among that.
+    pub(in super::super) fn run(
+        &self,
+        conversation: &Conversation<'_>,
+        context: &Context,
+    ) -> Option<String> {
+        if conversation.media || context.tools.is_some() || context.documents.is_some() {
+            return None;
+        }
+        let mut run = Run {
+            script: self,
+            conversation,
+            given: Vec::with_capacity(self.given.len()),
+            locals: vec![Value::Unset; usize::from(self.locals)],
+            loops: Vec::new(),
+            fields: Vec::new(),
+            spaces: 0,
+            items: Vec::new(),
+            open: Vec::new(),
+            built: String::new(),
+            out: String::with_capacity(conversation.bytes() + 64 * conversation.len() + 256),
+            steps: MAX_STEPS,
+            now_unix: context.now_unix,
+        };
+        run.give(context).ok()?;
+        run.block(self.body).ok()?;
+        Some(run.out)
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Sets the variables of the context; later ones go before.
+    fn give(&mut self, context: &'a Context) -> Result<()> {
+        let script = self.script;
+        for given in &script.given {
+            let value = match &*given.name {
+                "strftime_now" => Value::Opaque,
+                "messages" => Value::List(List::new(Of::Messages, 0, self.conversation.len())),
+                "tools" | "documents" => Value::None,
+                "add_generation_prompt" => Value::Bool(context.add_generation_prompt),
+                _ if given.function => Value::Opaque,
+                _ => Value::Undefined,
+            };
+            self.given.push(value);
+        }
+        for (place, text) in &script.special {
+            let text = self.script_text(*text)?;
+            self.give_unless_fixed(usize::from(*place), Value::Text(text));
+        }
+        for (name, value) in &context.variables {
+            // The call of this name is compiled as that of the function.
+            if name == "namespace" {
+                return Err(Bail);
+            }
+            if let Some(place) = script.given.iter().position(|given| *given.name == **name) {
+                self.give_unless_fixed(place, Value::of_engine(value));
+            }
+        }
+        Ok(())
+    }
+
+    fn give_unless_fixed(&mut self, place: usize, value: Value<'a>) {
+        const FIXED: [&str; 5] =
+            ["strftime_now", "messages", "tools", "documents", "add_generation_prompt"];
+        if let (Some(given), Some(old)) = (self.script.given.get(place), self.given.get_mut(place))
+            && !FIXED.contains(&&*given.name)
+        {
+            *old = value;
+        }
+    }
+
+    fn block(&mut self, block: Block) -> Result<Then> {
+        let script = self.script;
+        let statements = script.statements.get(usize::from(block.start)..usize::from(block.end));
+        for statement in statements.ok_or(Bail)? {
+            self.step(1)?;
+            let then = match *statement {
+                Statement::Raw(text) => {
+                    let text = self.script_text(text)?;
+                    self.out.push_str(text);
+                    Then::Next
+                }
+                Statement::Emit(at) => {
+                    self.emit(at)?;
+                    Then::Next
+                }
+                Statement::Set(place, at) => {
+                    let value = self.value(at)?;
+                    self.set(place, value)?;
+                    Then::Next
+                }
+                Statement::SetAttribute(space, name, at) => {
+                    let value = self.value(at)?;
+                    let Value::Space(space) = self.value(space)? else { return Err(Bail) };
+                    self.set_field(space, name, value)?;
+                    Then::Next
+                }
+                Statement::If(condition, then, otherwise) => {
+                    let condition = self.value(condition)?;
+                    let is_true = self.is_true(condition)?;
+                    self.block(if is_true { then } else { otherwise })?
+                }
+                Statement::For(number) => {
+                    let looped = script.loops.get(usize::from(number)).ok_or(Bail)?;
+                    self.run_loop(looped)?
+                }
+                Statement::Break => Then::Break,
+                Statement::Continue => Then::Continue,
+                Statement::Bail => return Err(Bail),
+            };
+            if then != Then::Next {
+                return Ok(then);
+            }
+        }
+        Ok(Then::Next)
+    }
+
+    fn run_loop(&mut self, looped: &Loop) -> Result<Then> {
+        let over = self.value(looped.over)?;
+        let mut list = self.list(over)?;
+        if let Some((item, condition)) = looped.filter {
+            let mut kept = Vec::new();
+            for index in 0..list.len() {
+                let value = self.list_item(&list, index);
+                self.set(item, value)?;
+                let condition = self.value(condition)?;
+                if self.is_true(condition)? {
+                    kept.push(value);
+                }
+            }
+            list = self.collect(&kept)?;
+        }
+        let depth = self.loops.len();
+        self.loops.push(Running { list, index: 0 });
+        let mut last = 0;
+        for index in 0..list.len() {
+            self.step(1)?;
+            last = index;
+            if let Some(running) = self.loops.get_mut(depth) {
+                running.index = index;
+            }
+            let own = usize::from(looped.locals.start)..usize::from(looped.locals.end);
+            self.locals.get_mut(own).ok_or(Bail)?.fill(Value::Unset);
+            let value = self.list_item(&list, index);
+            self.set(looped.target, value)?;
+            if self.block(looped.body)? == Then::Break {
+                break;
+            }
+            last = index + 1;
+        }
+        self.loops.truncate(depth);
+        // The engine takes a loop that was left in its first turn for one that had none.
+        if last == 0 { self.block(looped.otherwise) } else { Ok(Then::Next) }
+    }
+
+    fn set(&mut self, place: u16, value: Value<'a>) -> Result<()> {
+        *self.locals.get_mut(usize::from(place)).ok_or(Bail)? = value;
+        Ok(())
+    }
+
+    pub(super) fn new_space(&mut self, block: Block) -> Result<Value<'a>> {
+        let script = self.script;
+        let pairs = script.lists.get(usize::from(block.start)..usize::from(block.end));
+        let space = self.spaces;
+        self.spaces += 1;
+        for pair in pairs.ok_or(Bail)?.chunks_exact(2) {
+            let [name, at] = *pair else { return Err(Bail) };
+            let value = self.value(at)?;
+            self.set_field(space, name, value)?;
+        }
+        Ok(Value::Space(space))
+    }
+
+    fn set_field(&mut self, space: usize, name: Name, value: Value<'a>) -> Result<()> {
+        let mut fields = self.fields.iter_mut();
+        if let Some(field) = fields.find(|field| (field.0, field.1) == (space, name)) {
+            field.2 = value;
+        } else if self.fields.len() < MAX_FIELDS {
+            self.fields.push((space, name, value));
+        } else {
+            return Err(Bail);
+        }
+        Ok(())
+    }
+
+    pub(super) fn field(&self, space: usize, name: Name) -> Value<'a> {
+        let mut fields = self.fields.iter();
+        let field = fields.find(|field| (field.0, field.1) == (space, name));
+        field.map_or(Value::Undefined, |field| field.2)
+    }
+
+    pub(super) fn loop_field(&self, depth: u8, field: LoopField) -> Result<Value<'a>> {
+        let Running { list, index } = *self.loops.get(usize::from(depth)).ok_or(Bail)?;
+        let number = |number: usize| i64::try_from(number).map(Value::Int).map_err(|_| Bail);
+        match field {
+            LoopField::Index => number(index + 1),
+            LoopField::Index0 => number(index),
+            LoopField::First => Ok(Value::Bool(index == 0)),
+            LoopField::Last => Ok(Value::Bool(index + 1 >= list.len())),
+            LoopField::Length => number(list.len()),
+            LoopField::RevIndex => number(list.len().saturating_sub(index)),
+            LoopField::RevIndex0 => number(list.len().saturating_sub(index + 1)),
+            LoopField::Previous => Ok(match index.checked_sub(1) {
+                Some(before) => self.list_item(&list, before),
+                None => Value::Undefined,
+            }),
+            LoopField::Next => Ok(self.list_item(&list, index + 1)),
+        }
+    }
+
+    /// The item of a list, or undefined.
+    pub(super) fn list_item(&self, list: &List, index: usize) -> Value<'a> {
+        let Some(place) = list.place(index) else { return Value::Undefined };
+        match list.of() {
+            Of::Messages => Value::Message(place),
+            Of::Parts(message) => Value::Part(message, place),
+            Of::Items => self.items.get(place).copied().unwrap_or(Value::Undefined),
+        }
+    }
+
+    /// A list of these.
+    pub(super) fn collect(&mut self, items: &[Value<'a>]) -> Result<List> {
+        self.step(items.len())?;
+        let start = self.items.len();
+        self.items.extend_from_slice(items);
+        Ok(List::new(Of::Items, start, self.items.len()))
+    }
+
+    /// What can be gone over.
+    pub(super) fn list(&self, value: Value<'a>) -> Result<List> {
+        match value {
+            Value::List(list) => Ok(list),
+            Value::Undefined | Value::Unset => Ok(List::new(Of::Items, 0, 0)),
+            _ => Err(Bail),
+        }
+    }
+
+    fn emit(&mut self, at: At) -> Result<()> {
+        let script = self.script;
+        if let Some(Expression::Add(parts)) = script.expressions.get(usize::from(at)).copied() {
+            let parts = script.lists.get(usize::from(parts.start)..usize::from(parts.end));
+            let parts = parts.ok_or(Bail)?;
+            let mut first = true;
+            for part in parts {
+                let value = self.value(*part)?;
+                if let Some(text) = text_of(&self.built, value) {
+                    self.out.push_str(text);
+                } else if first {
+                    // A sum.
+                    let value = self.value(at)?;
+                    return self.write(value);
+                } else {
+                    return Err(Bail);
+                }
+                first = false;
+            }
+            return self.check_bytes();
+        }
+        let value = self.value(at)?;
+        self.write(value)
+    }
+
+    /// Writes a value as Python does.
+    fn write(&mut self, value: Value<'a>) -> Result<()> {
+        match value {
+            Value::Undefined | Value::Unset => {}
+            Value::None => self.out.push_str("None"),
+            Value::Bool(value) => self.out.push_str(if value { "True" } else { "False" }),
+            Value::Int(number) => push_int(&mut self.out, number),
+            value => self.out.push_str(text_of(&self.built, value).ok_or(Bail)?),
+        }
+        self.check_bytes()
+    }
+
+    fn check_bytes(&self) -> Result<()> {
+        if self.out.len() + self.built.len() > MAX_BYTES { Err(Bail) } else { Ok(()) }
+    }
+
+    /// `a + b + …`
+    pub(super) fn add(&mut self, parts: Block) -> Result<Value<'a>> {
+        let base = self.evaluate(parts)?;
+        let values = self.open.get(base..).ok_or(Bail)?;
+        if let Some(Value::Int(_)) = values.first() {
+            let mut sum = 0i64;
+            for value in values {
+                let Value::Int(number) = value else { return Err(Bail) };
+                sum = sum.checked_add(*number).ok_or(Bail)?;
+            }
+            self.open.truncate(base);
+            return Ok(Value::Int(sum));
+        }
+        self.join(base, false)
+    }
+
+    /// `a ~ b ~ …`
+    pub(super) fn concat(&mut self, parts: Block) -> Result<Value<'a>> {
+        let base = self.evaluate(parts)?;
+        self.join(base, true)
+    }
+
+    /// Evaluates expressions; their values are open from the place that it returns.
+    fn evaluate(&mut self, parts: Block) -> Result<usize> {
+        let script = self.script;
+        let parts = script.lists.get(usize::from(parts.start)..usize::from(parts.end));
+        let base = self.open.len();
+        for part in parts.ok_or(Bail)? {
+            let value = self.value(*part)?;
+            self.open.push(value);
+        }
+        Ok(base)
+    }
+
+    /// Evaluates expressions to a list.
+    pub(super) fn evaluate_list(&mut self, parts: Block) -> Result<Value<'a>> {
+        let base = self.evaluate(parts)?;
+        let start = self.items.len();
+        self.items.extend(self.open.drain(base..));
+        Ok(Value::List(List::new(Of::Items, start, self.items.len())))
+    }
+
+    /// One text of the open values.
+    fn join(&mut self, base: usize, numbers: bool) -> Result<Value<'a>> {
+        let mut start = self.built.len();
+        for index in base..self.open.len() {
+            match *self.open.get(index).ok_or(Bail)? {
+                // What was built last is built on: nothing that names it sees more of it.
+                Value::Built(from, to) if index == base && to == self.built.len() => start = from,
+                Value::Built(from, to) => self.built.extend_from_within(from..to),
+                Value::Text(text) => self.built.push_str(text),
+                Value::Int(number) if numbers => push_int(&mut self.built, number),
+                _ => return Err(Bail),
+            }
+            self.check_bytes()?;
+        }
+        self.open.truncate(base);
+        self.step((self.built.len() - start) / STEP_BYTES)?;
+        Ok(Value::Built(start, self.built.len()))
+    }
+
+    pub(super) fn strftime(&mut self, format: Value<'a>) -> Result<Value<'a>> {
+        let format = text_of(&self.built, format).ok_or(Bail)?;
+        let text = strftime(format, self.now_unix);
+        self.build(&text)
+    }
+
+    pub(super) fn build(&mut self, text: &str) -> Result<Value<'a>> {
+        let start = self.built.len();
+        self.built.push_str(text);
+        self.check_bytes()?;
+        Ok(Value::Built(start, self.built.len()))
+    }
+
+    /// The parts of a message's content.
+    pub(super) fn part(&self, message: usize, place: usize) -> Option<&'a Part<'a>> {
+        self.conversation.parts(message)?.get(place)
+    }
+
+    pub(super) fn script_text(&self, text: Text) -> Result<&'a str> {
+        let script = self.script;
+        script.texts.get(text.start as usize..text.end as usize).ok_or(Bail)
+    }
+
+    pub(super) fn name(&self, name: Name) -> Result<&'a str> {
+        let text = *self.script.names.get(usize::from(name)).ok_or(Bail)?;
+        self.script_text(text)
+    }
+
+    pub(super) fn constant(&self, number: u16) -> Result<Value<'a>> {
+        Ok(match *self.script.constants.get(usize::from(number)).ok_or(Bail)? {
+            Constant::Undefined => Value::Undefined,
+            Constant::None => Value::None,
+            Constant::Bool(value) => Value::Bool(value),
+            Constant::Int(number) => Value::Int(number),
+            Constant::Text(text) => Value::Text(self.script_text(text)?),
+            Constant::Opaque => Value::Opaque,
+        })
+    }
+
+    pub(super) fn expression(&self, at: At) -> Result<Expression> {
+        self.script.expressions.get(usize::from(at)).copied().ok_or(Bail)
+    }
+
+    pub(super) fn listed(&self, place: usize) -> Result<u16> {
+        self.script.lists.get(place).copied().ok_or(Bail)
+    }
+
+    pub(super) fn given(&self, place: u16) -> Result<Value<'a>> {
+        self.given.get(usize::from(place)).copied().ok_or(Bail)
+    }
+
+    pub(super) fn local(&self, places: Block, given: u16) -> Result<Value<'a>> {
+        for place in usize::from(places.start)..usize::from(places.end) {
+            let local = usize::from(self.listed(place)?);
+            match self.locals.get(local).copied().ok_or(Bail)? {
+                Value::Unset => {}
+                value => return Ok(value),
+            }
+        }
+        self.given(given)
+    }
+
+    pub(super) fn step(&mut self, steps: usize) -> Result<()> {
+        self.steps = self.steps.checked_sub(steps).ok_or(Bail)?;
+        Ok(())
+    }
+
+    /// Pays for going over a text.
+    pub(super) fn step_text(&mut self, bytes: usize) -> Result<()> {
+        self.step(bytes / STEP_BYTES)
+    }
+}
+
+/// The text of a value that is one.
+pub(super) fn text_of<'t>(built: &'t str, value: Value<'t>) -> Option<&'t str> {
+    match value {
+        Value::Text(text) => Some(text),
+        Value::Built(start, end) => built.get(start..end),
+        _ => None,
+    }
+}
+
+fn push_int(out: &mut String, number: i64) {
+    use std::fmt::Write;
+    let _ = write!(out, "{number}");
+}
