@@ -130,6 +130,11 @@ impl Template {
         self.scripts.get(number)?.as_ref()
     }
 
+    /// From now on the engine renders all.
+    pub(super) fn forget_scripts(&mut self) {
+        self.scripts = [None, None];
+    }
+
     /// The text by the engine.
     pub(super) fn interpret(
         &self,

@@ -5,7 +5,7 @@ use minijinja::value::ValueKind;
 use super::super::message::{Field, KNOWN_PART_FIELDS, Part};
 use super::super::template::strip_range;
 use super::program::{At, Block, Expression, Function, Name, Operator, Test};
-use super::run::{Bail, MAX_BYTES, Result, Run, text_of};
+use super::run::{Bail, MAX_BYTES, Result, Run, gone_over, text_of};
 use super::value::{List, Of, Value, bounds};
 
 impl<'a> Run<'a> {
@@ -38,7 +38,7 @@ impl<'a> Run<'a> {
             },
             Expression::Not(at) => {
                 let value = self.value(at)?;
-                Ok(Value::Bool(!self.is_true(value)?))
+                Ok(Value::Bool(!is_true(value)?))
             }
             Expression::Negative(at) => match self.value(at)? {
                 Value::Int(number) => number.checked_neg().map(Value::Int).ok_or(Bail),
@@ -46,15 +46,15 @@ impl<'a> Run<'a> {
             },
             Expression::And(left, right) => {
                 let left = self.value(left)?;
-                if self.is_true(left)? { self.value(right) } else { Ok(left) }
+                if is_true(left)? { self.value(right) } else { Ok(left) }
             }
             Expression::Or(left, right) => {
                 let left = self.value(left)?;
-                if self.is_true(left)? { Ok(left) } else { self.value(right) }
+                if is_true(left)? { Ok(left) } else { self.value(right) }
             }
             Expression::Choice(condition, then, otherwise) => {
                 let condition = self.value(condition)?;
-                let is_true = self.is_true(condition)?;
+                let is_true = is_true(condition)?;
                 self.value(if is_true { then } else { otherwise })
             }
             Expression::Binary(operator, left, right) => {
@@ -83,21 +83,6 @@ impl<'a> Run<'a> {
                 let format = self.value(format)?;
                 self.strftime(format)
             }
-        }
-    }
-
-    /// Whether a condition of this value holds.
-    pub(super) fn is_true(&self, value: Value<'a>) -> Result<bool> {
-        match value {
-            Value::Unset | Value::Undefined | Value::None => Ok(false),
-            Value::Bool(value) => Ok(value),
-            Value::Int(number) => Ok(number != 0),
-            Value::Text(text) => Ok(!text.is_empty()),
-            Value::Built(start, end) => Ok(start < end),
-            Value::Message(_) | Value::Part(..) => Ok(true),
-            Value::List(list) => Ok(list.len() > 0),
-            Value::Other(value) => Ok(value.is_true()),
-            Value::Space(_) | Value::Opaque => Err(Bail),
         }
     }
 
@@ -188,12 +173,11 @@ impl<'a> Run<'a> {
             | Operator::LessOrEqual
             | Operator::Greater
             | Operator::GreaterOrEqual => {
-                let order = match (left, right) {
-                    (Value::Int(left), Value::Int(right)) => left.cmp(&right),
-                    _ => {
-                        let left = text_of(&self.built, left).ok_or(Bail)?;
-                        left.cmp(text_of(&self.built, right).ok_or(Bail)?)
-                    }
+                let order = if let (Value::Int(left), Value::Int(right)) = (left, right) {
+                    left.cmp(&right)
+                } else {
+                    let left = text_of(&self.built, left).ok_or(Bail)?;
+                    left.cmp(text_of(&self.built, right).ok_or(Bail)?)
                 };
                 Ok(Value::Bool(match operator {
                     Operator::Less => order.is_lt(),
@@ -230,10 +214,10 @@ impl<'a> Run<'a> {
             return Ok(left == right);
         }
         match (left, right) {
-            (Value::Space(_) | Value::Other(_) | Value::Opaque, _)
-            | (_, Value::Space(_) | Value::Other(_) | Value::Opaque) => Err(Bail),
             (Value::Message(left), Value::Message(right)) if left == right => Ok(true),
-            (
+            (Value::Space(_) | Value::Other(_) | Value::Opaque, _)
+            | (_, Value::Space(_) | Value::Other(_) | Value::Opaque)
+            | (
                 Value::Message(_) | Value::Part(..) | Value::List(_),
                 Value::Message(_) | Value::Part(..) | Value::List(_),
             ) => Err(Bail),
@@ -283,7 +267,7 @@ impl<'a> Run<'a> {
             Test::Equal => return self.are_equal(of, argument),
             Test::NotEqual => return self.are_equal(of, argument).map(|equal| !equal),
             Test::In => return self.contains(argument, of),
-            Test::Truthy => return self.is_true(of),
+            Test::Truthy => return is_true(of),
             _ => {}
         }
         let kind = kind.ok_or(Bail)?;
@@ -326,7 +310,7 @@ impl<'a> Run<'a> {
         match function {
             Function::Default => {
                 let other = if matches!(one, Value::Unset) { Value::Text("") } else { one };
-                let is_missing = of.is_undefined() || (self.is_true(two)? && !self.is_true(of)?);
+                let is_missing = of.is_undefined() || (is_true(two)? && !is_true(of)?);
                 return Ok(if is_missing { other } else { of });
             }
             Function::Get => {
@@ -443,7 +427,7 @@ impl<'a> Run<'a> {
         let test = Test::of_number(self.listed(list + 2)?).ok_or(Bail)?;
         let argument = self.listed(list + 3)?;
         let argument = self.value(argument)?;
-        let from = self.list(of)?;
+        let from = gone_over(of)?;
         let mut kept = Vec::new();
         for index in 0..from.len() {
             self.step(1)?;
@@ -454,6 +438,21 @@ impl<'a> Run<'a> {
             }
         }
         self.collect(&kept).map(Value::List)
+    }
+}
+
+/// Whether a condition of this value holds.
+pub(super) fn is_true(value: Value<'_>) -> Result<bool> {
+    match value {
+        Value::Unset | Value::Undefined | Value::None => Ok(false),
+        Value::Bool(value) => Ok(value),
+        Value::Int(number) => Ok(number != 0),
+        Value::Text(text) => Ok(!text.is_empty()),
+        Value::Built(start, end) => Ok(start < end),
+        Value::Message(_) | Value::Part(..) => Ok(true),
+        Value::List(list) => Ok(list.len() > 0),
+        Value::Other(value) => Ok(value.is_true()),
+        Value::Space(_) | Value::Opaque => Err(Bail),
     }
 }
 

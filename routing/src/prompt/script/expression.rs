@@ -4,10 +4,7 @@ use minijinja::machinery::ast;
 use minijinja::value::{Value, ValueKind};
 
 use super::compile::Compiler;
-use super::program::{At, Constant, Expression, Function, LoopField, Operator, Test, Text};
-
-/// Positional arguments, as far as they go.
-const MAX_ARGUMENTS: usize = 3;
+use super::program::{At, Block, Constant, Expression, Function, LoopField, Operator, Test, Text};
 
 impl Compiler<'_> {
     /// Compiles an expression; what scripts don't know becomes [`Expression::Bail`].
@@ -255,18 +252,9 @@ impl Compiler<'_> {
         self.push(Expression::Item(of, key))
     }
 
-    /// The arguments if all are positional, and few.
-    fn arguments(&mut self, arguments: &[ast::CallArg<'_>]) -> Option<Option<Vec<At>>> {
-        let mut out = Vec::new();
-        for argument in arguments {
-            match argument {
-                ast::CallArg::Pos(node) if out.len() < MAX_ARGUMENTS => {
-                    out.push(self.expression(node)?);
-                }
-                _ => return Some(None),
-            }
-        }
-        Some(Some(out))
+    fn arguments(&mut self, nodes: &[&ast::Expr<'_>]) -> Option<Block> {
+        let arguments: Option<Vec<At>> = nodes.iter().map(|node| self.expression(node)).collect();
+        self.list(&arguments?)
     }
 
     fn filter(&mut self, filter: &ast::Filter<'_>) -> Option<Expression> {
@@ -275,7 +263,7 @@ impl Compiler<'_> {
         if matches!(filter.name, "selectattr" | "rejectattr") {
             return self.select(of, filter.name == "selectattr", &filter.args);
         }
-        let Some(arguments) = self.arguments(&filter.args)? else { return Some(Expression::Bail) };
+        let Some(arguments) = positional(&filter.args) else { return Some(Expression::Bail) };
         let function = match (filter.name, arguments.len()) {
             ("trim", 0 | 1) => Function::Trim,
             ("length" | "count", 0) => Function::Length,
@@ -289,17 +277,11 @@ impl Compiler<'_> {
             ("default" | "d", 0..=2) => Function::Default,
             _ => return Some(Expression::Bail),
         };
-        Some(Expression::Call(function, of, self.list(&arguments)?))
+        Some(Expression::Call(function, of, self.arguments(&arguments)?))
     }
 
     fn select(&mut self, of: At, keep: bool, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {
-        let mut nodes = Vec::new();
-        for argument in arguments {
-            match argument {
-                ast::CallArg::Pos(node) => nodes.push(node),
-                _ => return Some(Expression::Bail),
-            }
-        }
+        let Some(nodes) = positional(arguments) else { return Some(Expression::Bail) };
         let text = |node: Option<&&ast::Expr<'_>>| node.and_then(|node| node.as_const());
         let Some(name) = text(nodes.first()) else { return Some(Expression::Bail) };
         // A name may be a path of names and places.
@@ -343,9 +325,7 @@ impl Compiler<'_> {
         match call.identify_call() {
             ast::CallType::Method(of, name) => {
                 let of = self.expression(of)?;
-                let Some(arguments) = self.arguments(&call.args)? else {
-                    return Some(Expression::Bail);
-                };
+                let Some(arguments) = positional(&call.args) else { return Some(Expression::Bail) };
                 let function = match (name, arguments.len()) {
                     ("strip", 0 | 1) => Function::Strip,
                     ("lstrip", 0 | 1) => Function::StripStart,
@@ -359,7 +339,7 @@ impl Compiler<'_> {
                     ("get", 1 | 2) => Function::Get,
                     _ => return Some(Expression::Bail),
                 };
-                Some(Expression::Call(function, of, self.list(&arguments)?))
+                Some(Expression::Call(function, of, self.arguments(&arguments)?))
             }
             ast::CallType::Function(name) if !self.is_declared(name) => match name {
                 "namespace" => self.namespace(&call.args),
@@ -386,6 +366,15 @@ impl Compiler<'_> {
         }
         Some(Expression::Namespace(self.list(&list)?))
     }
+}
+
+/// The arguments, if none has a name.
+fn positional<'n, 'a>(arguments: &'n [ast::CallArg<'a>]) -> Option<Vec<&'n ast::Expr<'a>>> {
+    let node = |argument: &'n ast::CallArg<'a>| match argument {
+        ast::CallArg::Pos(node) => Some(node),
+        _ => None,
+    };
+    arguments.iter().map(node).collect()
 }
 
 /// An expression that has a place already, or has none yet.

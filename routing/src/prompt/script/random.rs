@@ -1,4 +1,5 @@
 //! Templates and conversations out of numbers: fewer and smaller ones make simpler ones.
+#![allow(clippy::indexing_slicing, clippy::format_push_string)] // Helpers of tests.
 
 use super::super::json::Json;
 
@@ -48,7 +49,8 @@ const TEXTS: [&str; 22] = [
 ];
 
 pub(super) fn conversation(choices: &mut Choices<'_>) -> Vec<Json<'static>> {
-    let count = choices.of(6);
+    // Rather two than none.
+    let count = (choices.of(6) + 2) % 6;
     (0..count).map(|_| message(choices)).collect()
 }
 
@@ -112,8 +114,13 @@ fn message(choices: &mut Choices<'_>) -> Json<'static> {
 pub(super) fn template_source(choices: &mut Choices<'_>) -> String {
     let mut source = Source { choices, out: String::new(), items: Vec::new() };
     let mut count = 1 + source.choices.of(7);
-    if source.choices.of(2) == 1 {
+    if source.choices.of(4) != 1 {
         source.out.push_str("{% set ns = namespace(x=1, y='') %}");
+    }
+    if source.choices.of(2) == 1 {
+        source
+            .out
+            .push_str("{% set a = 'A' %}{% set b = '' %}{% set c = 2 %}{% set m = messages[0] %}");
     }
     while count > 0 {
         source.statement(3);
@@ -262,15 +269,16 @@ impl Source<'_, '_> {
             0 | 1 if !self.items.is_empty() => self.variable().to_owned(),
             0 | 2 => format!(
                 "messages[{}]",
-                self.choices.pick(&["0", "-1", "1", "loop.index0", "loop.index"])
+                self.choices.pick(&["0", "-1", "0", "loop.index0", "loop.index"])
             ),
-            3 => "ns".to_owned(),
+            3 => "ns".to_owned(), // Never as a value: it might then hold itself, which the engine writes for ever.
+            _ if self.items.is_empty() => self.choices.pick(&["m", "messages[-1]", "a"]).to_owned(),
             _ => self.choices.pick(&["m", "a", "loop.previtem", "loop.nextitem"]).to_owned(),
         };
         let field = self.choices.pick(&FIELDS);
-        match self.of(3) {
-            0 => format!("{of}.{field}"),
-            1 => format!("{of}['{field}']"),
+        match self.of(6) {
+            0..=2 => format!("{of}.{field}"),
+            3 | 4 => format!("{of}['{field}']"),
             _ => format!("{of}.get('{field}')"),
         }
     }
@@ -337,6 +345,7 @@ impl Source<'_, '_> {
         let kind = if depth == 0 { self.of(3) } else { self.of(9) };
         match kind {
             0 => self.choices.pick(&["0", "1", "2", "-1", "-3", "7"]).to_owned(),
+            1 if self.items.is_empty() && self.choices.of(8) > 0 => "3".to_owned(),
             1 => format!(
                 "loop.{}",
                 self.choices.pick(&["index0", "index", "length", "revindex", "revindex0"])
@@ -360,6 +369,7 @@ impl Source<'_, '_> {
                 .choices
                 .pick(&["true", "false", "add_generation_prompt", "enable_thinking"])
                 .to_owned(),
+            1 if self.items.is_empty() && self.choices.of(8) > 0 => "kw".to_owned(),
             1 => format!("loop.{}", self.choices.pick(&["first", "last"])),
             2 => format!(
                 "{} == '{}'",
@@ -474,7 +484,6 @@ impl Source<'_, '_> {
                     "missing",
                     "loop",
                     "namespace",
-                    "ns",
                     "messages[-1]",
                 ])
                 .to_owned(),

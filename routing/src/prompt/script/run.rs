@@ -3,6 +3,7 @@
 use super::super::message::{Conversation, Part};
 use super::super::strftime::strftime;
 use super::super::template::Context;
+use super::evaluate::is_true;
 use super::program::{
     At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Text,
 };
@@ -161,7 +162,7 @@ impl<'a> Run<'a> {
                 }
                 Statement::If(condition, then, otherwise) => {
                     let condition = self.value(condition)?;
-                    let is_true = self.is_true(condition)?;
+                    let is_true = is_true(condition)?;
                     self.block(if is_true { then } else { otherwise })?
                 }
                 Statement::For(number) => {
@@ -181,14 +182,14 @@ impl<'a> Run<'a> {
 
     fn run_loop(&mut self, looped: &Loop) -> Result<Then> {
         let over = self.value(looped.over)?;
-        let mut list = self.list(over)?;
+        let mut list = gone_over(over)?;
         if let Some((item, condition)) = looped.filter {
             let mut kept = Vec::new();
             for index in 0..list.len() {
                 let value = self.list_item(&list, index);
                 self.set(item, value)?;
                 let condition = self.value(condition)?;
-                if self.is_true(condition)? {
+                if is_true(condition)? {
                     kept.push(value);
                 }
             }
@@ -288,15 +289,6 @@ impl<'a> Run<'a> {
         let start = self.items.len();
         self.items.extend_from_slice(items);
         Ok(List::new(Of::Items, start, self.items.len()))
-    }
-
-    /// What can be gone over.
-    pub(super) fn list(&self, value: Value<'a>) -> Result<List> {
-        match value {
-            Value::List(list) => Ok(list),
-            Value::Undefined | Value::Unset => Ok(List::new(Of::Items, 0, 0)),
-            _ => Err(Bail),
-        }
     }
 
     fn emit(&mut self, at: At) -> Result<()> {
@@ -471,6 +463,15 @@ impl<'a> Run<'a> {
     /// Pays for going over a text.
     pub(super) fn step_text(&mut self, bytes: usize) -> Result<()> {
         self.step(bytes / STEP_BYTES)
+    }
+}
+
+/// What a loop goes over for this value.
+pub(super) fn gone_over(value: Value<'_>) -> Result<List> {
+    match value {
+        Value::List(list) => Ok(list),
+        Value::Undefined | Value::Unset => Ok(List::new(Of::Items, 0, 0)),
+        _ => Err(Bail),
     }
 }
 
