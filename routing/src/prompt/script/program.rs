@@ -28,6 +28,19 @@ pub(crate) struct Script {
     pub(super) special: Vec<(u16, Text)>,
 }
 
+#[cfg(test)]
+impl Script {
+    /// Bytes that a run may read.
+    pub(super) fn size(&self) -> usize {
+        self.texts.len()
+            + size_of_val(self.constants.as_slice())
+            + size_of_val(self.expressions.as_slice())
+            + size_of_val(self.lists.as_slice())
+            + size_of_val(self.statements.as_slice())
+            + size_of_val(self.loops.as_slice())
+    }
+}
+
 /// From where to where in the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Text {

@@ -255,3 +255,51 @@ fn enough_random_templates_are_answered() {
     eprintln!("of {}: the engine {engine}, scripts {script}", outcomes.len());
     assert!(engine > 200 && script * 2 > engine, "{engine}, {script}");
 }
+
+/// What a render takes, by script and by engine; says, never judges:
+/// `cargo test --release -p warmpath-routing --features preprocess --lib script -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    let answer = "It closes at nine, and the next train goes at ten past. ".repeat(20);
+    let answer: &'static str = answer.leak();
+    let turns = [
+        ("system", "You are helpful."),
+        ("user", "When does it close?"),
+        ("assistant", answer),
+        ("user", "And the train?"),
+        ("assistant", answer),
+        ("user", "Thanks."),
+    ];
+    for dir in model_directories() {
+        let Some(template) = template_of(&dir) else { continue };
+        let messages = messages(&turns);
+        let context = Context { add_generation_prompt: true, ..Context::default() };
+        let script = template.script(0).unwrap();
+        let time = |what: &dyn Fn() -> usize| {
+            let mut all: Vec<f64> = (0..500)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    for _ in 0..10 {
+                        std::hint::black_box(what());
+                    }
+                    start.elapsed().as_secs_f64() * 1e5
+                })
+                .collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let conversation = Conversation::new(&messages, style(&template)).unwrap();
+        let new = time(&|| Conversation::new(&messages, style(&template)).unwrap().len());
+        let run = time(&|| script.run(&conversation, &context).map_or(0, |text| text.len()));
+        let interpreted = time(&|| {
+            let messages = conversation.to_value(false);
+            template.interpret(0, messages, &context).map_or(0, |text| text.len())
+        });
+        eprintln!(
+            "{}: conversation {new:.2} µs, script {run:.2} µs, engine {interpreted:.2} µs; the script has {size} bytes",
+            dir.file_name().unwrap().to_string_lossy(),
+            size = script.size(),
+        );
+    }
+}
