@@ -5,7 +5,7 @@ use minijinja::value::ValueKind;
 use super::super::message::{Field, KNOWN_PART_FIELDS, Part};
 use super::super::template::strip_range;
 use super::program::{At, Block, Expression, Function, Name, Operator, Test};
-use super::run::{Bail, MAX_BYTES, Result, Run, gone_over, text_of};
+use super::run::{Bail, MAX_BYTES, MAX_ITEMS, Result, Run, gone_over, text_of};
 use super::value::{List, Of, Value, bounds};
 
 impl<'a> Run<'a> {
@@ -375,6 +375,9 @@ impl<'a> Run<'a> {
                 let mut pieces = Vec::new();
                 let mut start = 0;
                 for (at, _) in text.match_indices(separator) {
+                    if pieces.len() >= MAX_ITEMS {
+                        return Err(Bail);
+                    }
                     match function {
                         Function::SplitFirst => return cut(of, 0, at),
                         Function::Split => pieces.push(cut(of, start, at)?),

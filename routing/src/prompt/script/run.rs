@@ -15,6 +15,9 @@ const MAX_STEPS: usize = 500_000;
 /// Bytes that a render may write, and build on the way; the engine may write more.
 pub(super) const MAX_BYTES: usize = 16 << 20;
 
+/// Items of lists that are made on the way; more are the engine's.
+pub(super) const MAX_ITEMS: usize = 1 << 16;
+
 /// Fields in namespaces; more are the engine's.
 const MAX_FIELDS: usize = 64;
 
@@ -286,6 +289,9 @@ impl<'a> Run<'a> {
     /// A list of these.
     pub(super) fn collect(&mut self, items: &[Value<'a>]) -> Result<List> {
         self.step(items.len())?;
+        if self.items.len() + items.len() > MAX_ITEMS {
+            return Err(Bail);
+        }
         let start = self.items.len();
         self.items.extend_from_slice(items);
         Ok(List::new(Of::Items, start, self.items.len()))
@@ -369,9 +375,8 @@ impl<'a> Run<'a> {
     /// Evaluates expressions to a list.
     pub(super) fn evaluate_list(&mut self, parts: Block) -> Result<Value<'a>> {
         let base = self.evaluate(parts)?;
-        let start = self.items.len();
-        self.items.extend(self.open.drain(base..));
-        Ok(Value::List(List::new(Of::Items, start, self.items.len())))
+        let items = self.open.split_off(base);
+        self.collect(&items).map(Value::List)
     }
 
     /// One text of the open values.
