@@ -8,6 +8,7 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
+use super::tree::Tree;
 
 /// Stands for what isn't text; no one writes it by accident.
 pub(super) const MEDIA: &str = "\u{f8ff}warmpath media\u{f8ff}";
@@ -18,7 +19,7 @@ type Fields<'a> = Vec<(&'static str, Field<'a>)>;
 #[derive(Clone, Debug)]
 pub(super) enum Field<'a> {
     Text(Cow<'a, str>),
-    Other(Value),
+    Other(Tree<'a>),
     Parts(Vec<Part<'a>>),
 }
 
@@ -26,7 +27,7 @@ impl Field<'_> {
     fn value(&self, marked: bool) -> Value {
         match self {
             Self::Text(text) => Value::from(text.as_ref()),
-            Self::Other(value) => value.clone(),
+            Self::Other(tree) => tree.to_value(),
             Self::Parts(parts) => parts.iter().map(|part| part.to_value(marked)).collect(),
         }
     }
@@ -169,7 +170,7 @@ impl<'a> Conversation<'a> {
             }
             let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
             if let Some(reasoning) = reasoning {
-                let reasoning = Field::Other(value(reasoning)?);
+                let reasoning = Field::Other(known(reasoning)?);
                 fields.push(("reasoning", reasoning.clone()));
                 fields.push(("reasoning_content", reasoning.clone()));
                 fields.insert(0, ("thinking", reasoning));
@@ -178,7 +179,7 @@ impl<'a> Conversation<'a> {
         if role == "tool"
             && let Some(id) = message.get("tool_call_id")
         {
-            fields.push(("tool_call_id", Field::Other(value(id)?)));
+            fields.push(("tool_call_id", Field::Other(known(id)?)));
         }
         for name in ["name", "task"] {
             if let Some(text) = message.get(name).and_then(Json::str) {
@@ -374,6 +375,20 @@ pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
     Ok(json.to_value())
 }
 
+/// A value as it is, under the same condition as [`value`].
+pub(super) fn known<'a>(json: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {
+    if json.has_huge() {
+        return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
+    }
+    Ok(Tree::Json(json))
+}
+
+/// The same for what was read from a text.
+fn own(json: Json<'_>) -> Result<Tree<'_>, PromptError> {
+    known(&json)?;
+    Ok(Tree::Own(json))
+}
+
 /// Whether Python's json may read what isn't JSON here: numbers that are none or too large, halves
 /// of surrogates, and what is nested deeply.
 fn python_may_read(text: &str, error: &serde_json::Error) -> bool {
@@ -386,7 +401,7 @@ fn python_may_read(text: &str, error: &serde_json::Error) -> bool {
 }
 
 /// Calls with their arguments as an object; none for an empty list, which is dropped.
-fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
+fn tool_calls<'a>(calls: &'a Json<'a>) -> Result<Option<Tree<'a>>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("tool_calls");
     let calls = calls.list().ok_or(REFUSED)?;
     if calls.is_empty() {
@@ -398,18 +413,18 @@ fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
         if call.get("type").is_some_and(|kind| kind.str() != Some("function")) {
             return Err(REFUSED);
         }
-        let empty = || Ok(Value::from_pairs(std::iter::empty::<(&str, Value)>()));
+        let empty = || Ok(Tree::Map(Vec::new()));
         let arguments = match call.get("function").and_then(|function| function.get("arguments")) {
             Some(Json::Str(text)) if !text.is_empty() => {
                 match serde_json::from_str::<Json<'_>>(text) {
-                    Ok(parsed @ Json::Map(_)) => value(&parsed),
+                    Ok(parsed @ Json::Map(_)) => own(parsed),
                     Err(error) if python_may_read(text, &error) => {
                         Err(PromptError::UnsupportedContent("arguments that only Python reads"))
                     }
                     _ => empty(),
                 }
             }
-            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => value(parsed),
+            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => known(parsed),
             _ => empty(),
         }?;
         // The order of the API's types, not of the body: pydantic rebuilds the objects, and puts
@@ -419,37 +434,37 @@ fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
         let mut outer = Vec::new();
         let fields = call.map().unwrap_or_default();
         if let Some(id) = call.get("id") {
-            outer.push(("id", value(id)?));
+            outer.push(("id", known(id)?));
         }
-        outer.push(("function", Value::from_pairs(inner)));
+        outer.push(("function", Tree::Map(inner)));
         in_order(fields, &["type"], &["id", "function"], &mut outer)?;
-        values.push(Value::from_pairs(outer));
+        values.push(Tree::Map(outer));
     }
-    Ok(Some(values.into_iter().collect()))
+    Ok(Some(Tree::List(values)))
 }
 
 /// Appends the fields `first`, then all others but those in `but`, in the order of the body.
 fn in_order<'j>(
-    fields: &'j [(Cow<'_, str>, Json<'_>)],
+    fields: &'j [(Cow<'j, str>, Json<'j>)],
     first: &[&'static str],
     but: &[&str],
-    out: &mut Vec<(&'j str, Value)>,
+    out: &mut Vec<(&'j str, Tree<'j>)>,
 ) -> Result<(), PromptError> {
     for name in first {
         if let Some((_, json)) = fields.iter().find(|(known, _)| known == name) {
-            out.push((name, value(json)?));
+            out.push((name, known(json)?));
         }
     }
     for (name, json) in fields {
         if !first.contains(&name.as_ref()) && !but.contains(&name.as_ref()) {
-            out.push((name, value(json)?));
+            out.push((name, known(json)?));
         }
     }
     Ok(())
 }
 
 /// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.
-pub(super) fn tools(tools: &Json<'_>) -> Result<Value, PromptError> {
+pub(super) fn tools<'a>(tools: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("tools");
     let list = tools.list().ok_or(REFUSED)?;
     let mut values = Vec::with_capacity(list.len());
@@ -467,25 +482,25 @@ pub(super) fn tools(tools: &Json<'_>) -> Result<Value, PromptError> {
         if parameters.is_some_and(|parameters| parameters.map().is_none()) {
             return Err(REFUSED);
         }
-        let field = |json: Option<&Json<'_>>| json.map_or(Ok(Value::from(())), value);
+        let field = |json: Option<&'a Json<'a>>| json.map_or(Ok(Tree::Own(Json::Null)), known);
         let mut inner = vec![
-            ("name", value(name)?),
+            ("name", known(name)?),
             ("description", field(description)?),
             ("parameters", field(parameters)?),
         ];
         if let Some(strict) = function.get("strict") {
-            inner.push(("strict", value(strict)?));
+            inner.push(("strict", known(strict)?));
         }
         let deferred = tool.get("defer_loading");
         if let Some(deferred) = function.get("defer_loading").or(deferred) {
-            inner.push(("defer_loading", value(deferred)?));
+            inner.push(("defer_loading", known(deferred)?));
         }
         let mut outer =
-            vec![("type", Value::from("function")), ("function", Value::from_pairs(inner))];
+            vec![("type", Tree::Own(Json::Str("function".into()))), ("function", Tree::Map(inner))];
         if let Some(deferred) = deferred {
-            outer.push(("defer_loading", value(deferred)?));
+            outer.push(("defer_loading", known(deferred)?));
         }
-        values.push(Value::from_pairs(outer));
+        values.push(Tree::Map(outer));
     }
-    Ok(values.into_iter().collect())
+    Ok(Tree::List(values))
 }

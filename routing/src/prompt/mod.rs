@@ -40,6 +40,7 @@ mod template;
 mod tokenizer;
 #[cfg(feature = "preprocess")]
 mod tokenizer_json;
+mod tree;
 mod turn;
 mod unicode;
 mod vocabulary;

@@ -6,7 +6,7 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::message::{Conversation, MEDIA, Style, tools, value};
+use super::message::{Conversation, MEDIA, Style, known, tools, value};
 use super::model::Model;
 use super::prompter::Text;
 use super::request::Chat;
@@ -58,7 +58,7 @@ pub(super) fn render<'a>(
         text.to_mut().push_str(CONTINUE_TAG);
     }
     let tools = chat.tools.as_ref().map(tools).transpose()?;
-    let documents = chat.documents.as_ref().map(value).transpose()?;
+    let documents = chat.documents.as_ref().map(known).transpose()?;
     let context = Context {
         tools,
         documents,

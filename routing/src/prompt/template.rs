@@ -14,6 +14,7 @@ use super::message::Conversation;
 use super::python::{self, Dumps};
 use super::script::{self, Script};
 use super::strftime::strftime;
+use super::tree::Tree;
 
 const CHAT: &str = "chat";
 const TOOLS: &str = "tools";
@@ -35,9 +36,9 @@ pub(super) struct Template {
 
 /// What a template is given beside the messages.
 #[derive(Debug, Default)]
-pub(super) struct Context {
-    pub(super) tools: Option<Value>,
-    pub(super) documents: Option<Value>,
+pub(super) struct Context<'a> {
+    pub(super) tools: Option<Tree<'a>>,
+    pub(super) documents: Option<Tree<'a>>,
     pub(super) add_generation_prompt: bool,
     /// Further variables by name; they go before the special tokens.
     pub(super) variables: Vec<(String, Value)>,
@@ -117,7 +118,7 @@ impl Template {
         &self,
         number: usize,
         conversation: &Conversation<'_>,
-        context: &Context,
+        context: &Context<'_>,
     ) -> Result<String, PromptError> {
         match self.script(number).and_then(|script| script.run(conversation, context)) {
             Some(text) => Ok(text),
@@ -140,7 +141,7 @@ impl Template {
         &self,
         number: usize,
         messages: Value,
-        context: &Context,
+        context: &Context<'_>,
     ) -> Result<String, PromptError> {
         let mut variables: Vec<(Value, Value)> = Vec::with_capacity(16);
         let mut add = |name: &str, value: Value| variables.push((Value::from(name), value));
@@ -154,8 +155,9 @@ impl Template {
         let now_unix = context.now_unix;
         add("strftime_now", Value::from_function(move |format: &str| strftime(format, now_unix)));
         add("messages", messages);
-        add("tools", context.tools.clone().unwrap_or_else(|| Value::from(())));
-        add("documents", context.documents.clone().unwrap_or_else(|| Value::from(())));
+        let given = |tree: &Option<Tree<'_>>| tree.as_ref().map_or(Value::from(()), Tree::to_value);
+        add("tools", given(&context.tools));
+        add("documents", given(&context.documents));
         add("add_generation_prompt", Value::from(context.add_generation_prompt));
         self.environment
             .get_template(if number == 1 { TOOLS } else { CHAT })

@@ -2,10 +2,12 @@
 
 use minijinja::value::ValueKind;
 
+use super::super::json::Json;
 use super::super::message::{Field, KNOWN_PART_FIELDS, Part};
 use super::super::template::strip_range;
+use super::super::tree::Node;
 use super::program::{At, Block, Expression, Function, Name, Operator, Test};
-use super::run::{Bail, MAX_BYTES, MAX_ITEMS, Result, Run, gone_over, text_of};
+use super::run::{Bail, MAX_BYTES, MAX_ITEMS, Result, Run, text_of};
 use super::value::{List, Of, Value, bounds};
 
 impl<'a> Run<'a> {
@@ -105,10 +107,15 @@ impl<'a> Run<'a> {
                     name if KNOWN_PART_FIELDS.contains(&name) => Ok(Value::Undefined),
                     name => {
                         self.step(extra.len())?;
-                        let is_there = extra.iter().any(|(field, _)| field == name);
-                        if is_there { Err(Bail) } else { Ok(Value::Undefined) }
+                        let field = extra.iter().find(|(field, _)| field == name);
+                        Ok(field
+                            .map_or(Value::Undefined, |(_, json)| Value::of_node(Node::Json(json))))
                     }
                 }
+            }
+            Value::Node(node) if node.kind() == ValueKind::Map => {
+                self.step(node.len().unwrap_or_default() / 8)?;
+                Ok(node.get(self.name(name)?).map_or(Value::Undefined, Value::of_node))
             }
             Value::Space(space) => Ok(self.field(space, name)),
             _ => Err(Bail),
@@ -118,13 +125,26 @@ impl<'a> Run<'a> {
     fn message_field(&self, message: usize, name: &str) -> Option<Value<'a>> {
         Some(match self.conversation.field(message, name)? {
             Field::Text(text) => Value::Text(text),
-            Field::Other(value) => Value::of_engine(value),
+            Field::Other(tree) => Value::of_node(tree.node()),
             Field::Parts(parts) => Value::List(List::new(Of::Parts(message), 0, parts.len())),
         })
     }
 
     fn item(&self, of: Value<'a>, key: Value<'a>) -> Result<Value<'a>> {
         match (of, key) {
+            (Value::Node(node), Value::Int(index)) if node.kind() == ValueKind::Seq => {
+                let far = usize::try_from(index.unsigned_abs()).map_err(|_| Bail)?;
+                let length = node.len().ok_or(Bail)?;
+                let index = if index < 0 { length.checked_sub(far) } else { Some(far) };
+                let item = index.and_then(|index| node.item(index));
+                Ok(item.map_or(Value::Undefined, Value::of_node))
+            }
+            (Value::Node(node), Value::Text(_) | Value::Built(..))
+                if node.kind() == ValueKind::Map =>
+            {
+                let name = text_of(&self.built, key).ok_or(Bail)?;
+                Ok(node.get(name).map_or(Value::Undefined, Value::of_node))
+            }
             (Value::List(list), Value::Int(index)) => {
                 let far = usize::try_from(index.unsigned_abs()).map_err(|_| Bail)?;
                 let index = if index < 0 { list.len().checked_sub(far) } else { Some(far) };
@@ -215,8 +235,8 @@ impl<'a> Run<'a> {
         }
         match (left, right) {
             (Value::Message(left), Value::Message(right)) if left == right => Ok(true),
-            (Value::Space(_) | Value::Other(_) | Value::Opaque, _)
-            | (_, Value::Space(_) | Value::Other(_) | Value::Opaque)
+            (Value::Node(_) | Value::Space(_) | Value::Other(_) | Value::Opaque, _)
+            | (_, Value::Node(_) | Value::Space(_) | Value::Other(_) | Value::Opaque)
             | (
                 Value::Message(_) | Value::Part(..) | Value::List(_),
                 Value::Message(_) | Value::Part(..) | Value::List(_),
@@ -245,6 +265,20 @@ impl<'a> Run<'a> {
                 self.step(list.len())?;
                 for index in 0..list.len() {
                     if self.are_equal(self.list_item(&list, index), value)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Value::Node(node) if node.kind() == ValueKind::Map => {
+                self.step(node.len().unwrap_or_default() / 8)?;
+                Ok(node.get(text_of(&self.built, value).ok_or(Bail)?).is_some())
+            }
+            Value::Node(node) if node.kind() == ValueKind::Seq => {
+                for at in 0..node.len().unwrap_or_default() {
+                    self.step(1)?;
+                    let item = node.item(at).map(Value::of_node).ok_or(Bail)?;
+                    if self.are_equal(item, value)? {
                         return Ok(true);
                     }
                 }
@@ -280,6 +314,7 @@ impl<'a> Run<'a> {
             Test::Integer => match of {
                 Value::Int(_) => true,
                 Value::Other(value) => value.is_integer(),
+                Value::Node(node) => matches!(node, Node::Json(Json::Unsigned(_))),
                 _ => false,
             },
             Test::Mapping => kind == ValueKind::Map,
@@ -325,6 +360,15 @@ impl<'a> Run<'a> {
                 return Ok(Value::List(List::new(Of::Items, 0, 0)));
             }
             _ => {}
+        }
+        if let Value::Node(node) = of {
+            return match (function, node.len()) {
+                (Function::ToJson, _) => self.dump(node),
+                (Function::Length, Some(length)) => {
+                    i64::try_from(length).map(Value::Int).map_err(|_| Bail)
+                }
+                _ => Err(Bail),
+            };
         }
         if let Value::List(list) = of {
             return Ok(match function {
@@ -411,6 +455,7 @@ impl<'a> Run<'a> {
                 let text = text.to_lowercase();
                 self.build(&text)?
             }
+            Function::ToJson => return self.dump_text(of),
             Function::Get
             | Function::List
             | Function::First
@@ -430,7 +475,7 @@ impl<'a> Run<'a> {
         let test = Test::of_number(self.listed(list + 2)?).ok_or(Bail)?;
         let argument = self.listed(list + 3)?;
         let argument = self.value(argument)?;
-        let from = gone_over(of)?;
+        let from = self.gone_over(of)?;
         let mut kept = Vec::new();
         for index in 0..from.len() {
             self.step(1)?;
@@ -454,6 +499,9 @@ pub(super) fn is_true(value: Value<'_>) -> Result<bool> {
         Value::Built(start, end) => Ok(start < end),
         Value::Message(_) | Value::Part(..) => Ok(true),
         Value::List(list) => Ok(list.len() > 0),
+        Value::Node(Node::Json(Json::Unsigned(_))) => Ok(true),
+        Value::Node(Node::Json(Json::Float(number))) => Ok(*number != 0.0),
+        Value::Node(node) => node.len().map(|length| length > 0).ok_or(Bail),
         Value::Other(value) => Ok(value.is_true()),
         Value::Space(_) | Value::Opaque => Err(Bail),
     }
@@ -470,6 +518,7 @@ fn kind(value: Value<'_>) -> Option<ValueKind> {
         Value::Message(_) | Value::Part(..) => ValueKind::Map,
         Value::List(list) if list.is_sequence => ValueKind::Seq,
         Value::List(_) => ValueKind::Iterable,
+        Value::Node(node) => node.kind(),
         Value::Other(value) => value.kind(),
         Value::Space(_) | Value::Opaque => return None,
     })

@@ -271,6 +271,7 @@ impl Compiler<'_> {
             ("first", 0) => Function::First,
             ("last", 0) => Function::Last,
             ("string", 0) => Function::String,
+            ("tojson", 0) => Function::ToJson,
             ("upper", 0) => Function::Upper,
             ("lower", 0) => Function::Lower,
             ("replace", 2) => Function::Replace,

@@ -241,6 +241,7 @@ pub(super) enum Function {
     Last,
     String,
     Default,
+    ToJson,
 }
 
 #[cfg(test)]

@@ -54,6 +54,29 @@ pub(super) fn conversation(choices: &mut Choices<'_>) -> Vec<Json<'static>> {
     (0..count).map(|_| message(choices)).collect()
 }
 
+/// Tools, or none.
+pub(super) fn functions(choices: &mut Choices<'_>) -> Option<Json<'static>> {
+    let count = choices.of(5);
+    if count < 3 {
+        return None;
+    }
+    let function = |choices: &mut Choices<'_>| {
+        let parameters = Json::object([
+            ("type", text(choices)),
+            ("n", Json::Float(0.5)),
+            ("big", Json::Unsigned(u64::MAX)),
+            ("list", Json::List(vec![Json::Null, Json::Int(-3), text(choices)])),
+            ("empty", Json::Map(Vec::new())),
+        ]);
+        let mut function = vec![("name".into(), text(choices))];
+        if choices.of(2) == 1 {
+            function.push(("parameters".into(), parameters));
+        }
+        Json::object([("type", Json::Str("function".into())), ("function", Json::Map(function))])
+    };
+    Some(Json::List((3..count).map(|_| function(choices)).collect()))
+}
+
 fn text(choices: &mut Choices<'_>) -> Json<'static> {
     let mut text = choices.pick(&TEXTS).to_owned();
     if choices.of(3) == 1 {
@@ -98,7 +121,10 @@ fn message(choices: &mut Choices<'_>) -> Json<'static> {
             ("tool_calls", _) => {
                 let function = Json::object([
                     ("name", text(choices)),
-                    ("arguments", Json::Str("{\"a\": 1}".into())),
+                    (
+                        "arguments",
+                        Json::Str(r#"{"a": 1, "é": [null, 2.0, {}], "b": false}"#.into()),
+                    ),
                 ]);
                 Json::List(vec![Json::object([("id", text(choices)), ("function", function)])])
             }
@@ -136,7 +162,7 @@ struct Source<'c, 'n> {
     items: Vec<&'static str>,
 }
 
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 18] = [
     "content",
     "role",
     "name",
@@ -149,6 +175,12 @@ const FIELDS: [&str; 12] = [
     "x",
     "tool_call_id",
     "extra",
+    "function",
+    "arguments",
+    "parameters",
+    "list",
+    "n",
+    "id",
 ];
 
 impl Source<'_, '_> {
@@ -271,6 +303,10 @@ impl Source<'_, '_> {
                 "messages[{}]",
                 self.choices.pick(&["0", "-1", "0", "loop.index0", "loop.index"])
             ),
+            1 => self
+                .choices
+                .pick(&["tools[0].function", "messages[0].tool_calls[0].function", "tools[0]"])
+                .to_owned(),
             3 => "ns".to_owned(), // Never as a value: it might then hold itself, which the engine writes for ever.
             _ if self.items.is_empty() => self.choices.pick(&["m", "messages[-1]", "a"]).to_owned(),
             _ => self.choices.pick(&["m", "a", "loop.previtem", "loop.nextitem"]).to_owned(),
@@ -284,7 +320,7 @@ impl Source<'_, '_> {
     }
 
     fn text(&mut self, depth: u16) -> String {
-        let kind = if depth == 0 { self.of(4) } else { self.of(18) };
+        let kind = if depth == 0 { self.of(4) } else { self.of(19) };
         match kind {
             0 => self.literal(),
             1 | 2 => self.place(),
@@ -337,6 +373,7 @@ impl Source<'_, '_> {
             14 => "strftime_now('%d %b %Y')".to_owned(),
             15 => format!("{}.replace('x', '')", self.text(depth - 1)),
             16 => format!("ns.{}", self.choices.pick(&["x", "y", "z"])),
+            17 => format!("({} | tojson)", self.any(depth - 1)),
             _ => format!("({} or {})", self.text(depth - 1), self.text(depth - 1)),
         }
     }
@@ -435,7 +472,7 @@ impl Source<'_, '_> {
     }
 
     fn list(&mut self, depth: u16) -> String {
-        let kind = if depth == 0 { self.of(3) } else { self.of(13) };
+        let kind = if depth == 0 { self.of(3) } else { self.of(15) };
         match kind {
             0 => "messages".to_owned(),
             1 => self.place(),
@@ -462,6 +499,11 @@ impl Source<'_, '_> {
             9 => format!("{}.split('a')", self.text(depth - 1)),
             10 => format!("({} or [])", self.list(depth - 1)),
             11 => format!("[{}, {}]", self.any(depth - 1), self.any(depth - 1)),
+            12 => "(tools or [])".to_owned(),
+            13 => self
+                .choices
+                .pick(&["tools", "m.tool_calls", "(messages[0].tool_calls or [])"])
+                .to_owned(),
             _ => self.variable().to_owned(),
         }
     }

@@ -1,13 +1,16 @@
 //! Runs a script over a conversation.
 
 use super::super::message::{Conversation, Part};
+use super::super::python::Dumps;
 use super::super::strftime::strftime;
 use super::super::template::Context;
+use super::super::tree::{Node, Tree};
 use super::evaluate::is_true;
 use super::program::{
     At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Text,
 };
 use super::value::{List, Of, Value};
+use minijinja::value::ValueKind;
 
 /// Statements, expressions and stretches of text per request, after which the engine may go on.
 const MAX_STEPS: usize = 500_000;
@@ -70,9 +73,9 @@ impl Script {
     pub(in super::super) fn run(
         &self,
         conversation: &Conversation<'_>,
-        context: &Context,
+        context: &Context<'_>,
     ) -> Option<String> {
-        if conversation.media || context.tools.is_some() || context.documents.is_some() {
+        if conversation.media {
             return None;
         }
         let mut run = Run {
@@ -98,15 +101,19 @@ impl Script {
 
 impl<'a> Run<'a> {
     /// Sets the variables of the context; later ones go before.
-    fn give(&mut self, context: &'a Context) -> Result<()> {
+    fn give(&mut self, context: &'a Context<'a>) -> Result<()> {
         let script = self.script;
-        for given in &script.given {
-            let value = match &*given.name {
+        let given = |tree: Option<&'a Tree<'a>>| {
+            tree.map_or(Value::None, |tree| Value::of_node(tree.node()))
+        };
+        for variable in &script.given {
+            let value = match &*variable.name {
                 "strftime_now" => Value::Opaque,
                 "messages" => Value::List(List::new(Of::Messages, 0, self.conversation.len())),
-                "tools" | "documents" => Value::None,
+                "tools" => given(context.tools.as_ref()),
+                "documents" => given(context.documents.as_ref()),
                 "add_generation_prompt" => Value::Bool(context.add_generation_prompt),
-                _ if given.function => Value::Opaque,
+                _ if variable.function => Value::Opaque,
                 _ => Value::Undefined,
             };
             self.given.push(value);
@@ -185,7 +192,7 @@ impl<'a> Run<'a> {
 
     fn run_loop(&mut self, looped: &Loop) -> Result<Then> {
         let over = self.value(looped.over)?;
-        let mut list = gone_over(over)?;
+        let mut list = self.gone_over(over)?;
         if let Some((item, condition)) = looped.filter {
             let mut kept = Vec::new();
             for index in 0..list.len() {
@@ -295,6 +302,21 @@ impl<'a> Run<'a> {
         let start = self.items.len();
         self.items.extend_from_slice(items);
         Ok(List::new(Of::Items, start, self.items.len()))
+    }
+
+    /// What a loop goes over for this value.
+    pub(super) fn gone_over(&mut self, value: Value<'a>) -> Result<List> {
+        match value {
+            Value::List(list) => Ok(list),
+            Value::Undefined | Value::Unset => Ok(List::new(Of::Items, 0, 0)),
+            Value::Node(node) if node.kind() == ValueKind::Seq => {
+                let items: Vec<_> = (0..node.len().ok_or(Bail)?.min(MAX_ITEMS + 1))
+                    .filter_map(|at| node.item(at).map(Value::of_node))
+                    .collect();
+                self.collect(&items)
+            }
+            _ => Err(Bail),
+        }
     }
 
     fn emit(&mut self, at: At) -> Result<()> {
@@ -411,6 +433,23 @@ impl<'a> Run<'a> {
         Ok(Value::Built(start, self.built.len()))
     }
 
+    /// `tojson`, with no arguments.
+    pub(super) fn dump(&mut self, node: Node<'a>) -> Result<Value<'a>> {
+        let start = self.built.len();
+        node.dump(&Dumps::default(), 0, &mut self.built).map_err(|_| Bail)?;
+        self.check_bytes()?;
+        self.step_text(self.built.len() - start)?;
+        Ok(Value::Built(start, self.built.len()))
+    }
+
+    /// The same for a text.
+    pub(super) fn dump_text(&mut self, text: Value<'a>) -> Result<Value<'a>> {
+        let mut out = String::new();
+        Dumps::default().string(text_of(&self.built, text).ok_or(Bail)?, &mut out);
+        self.step_text(out.len())?;
+        self.build(&out)
+    }
+
     /// The parts of a message's content.
     pub(super) fn part(&self, message: usize, place: usize) -> Option<&'a Part<'a>> {
         self.conversation.parts(message)?.get(place)
@@ -468,15 +507,6 @@ impl<'a> Run<'a> {
     /// Pays for going over a text.
     pub(super) fn step_text(&mut self, bytes: usize) -> Result<()> {
         self.step(bytes / STEP_BYTES)
-    }
-}
-
-/// What a loop goes over for this value.
-pub(super) fn gone_over(value: Value<'_>) -> Result<List> {
-    match value {
-        Value::List(list) => Ok(list),
-        Value::Undefined | Value::Unset => Ok(List::new(Of::Items, 0, 0)),
-        _ => Err(Bail),
     }
 }
 

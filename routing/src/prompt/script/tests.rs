@@ -10,10 +10,11 @@ use proptest::prelude::*;
 use super::super::artefact::TemplateDefinition;
 use super::super::content_format::takes_parts;
 use super::super::json::Json;
-use super::super::message::{Conversation, Style};
+use super::super::message::{Conversation, Style, tools};
 use super::super::request::{Api, Prompt, Request};
 use super::super::template::{Context, Template};
-use super::random::{Choices, conversation, template_source};
+use super::super::tree::Tree;
+use super::random::{Choices, conversation, functions, template_source};
 
 /// The template of a model directory; its tokenizer isn't needed.
 pub(super) fn template_of(dir: &Path) -> Option<Template> {
@@ -64,7 +65,7 @@ fn style(template: &Template) -> Style {
 }
 
 /// Whether the script answered; it panics if that wasn't the engine's answer.
-fn agree(template: &Template, conversation: &Conversation<'_>, context: &Context) -> bool {
+fn agree(template: &Template, conversation: &Conversation<'_>, context: &Context<'_>) -> bool {
     let said = template.script(0).and_then(|script| script.run(conversation, context));
     let Some(said) = said else { return false };
     let engine = template.interpret(0, conversation.to_value(false), context);
@@ -135,8 +136,8 @@ fn conformance_bodies_are_the_engines() {
             };
             let kwargs = chat.kwargs.as_ref().and_then(Json::map).unwrap_or_default();
             let context = Context {
-                tools: chat.tools.as_ref().map(Json::to_value),
-                documents: chat.documents.as_ref().map(Json::to_value),
+                tools: chat.tools.as_ref().and_then(|tools| self::tools(tools).ok()),
+                documents: chat.documents.as_ref().map(Tree::Json),
                 add_generation_prompt: chat.add_generation_prompt,
                 variables: kwargs.iter().map(|(k, v)| (k.to_string(), v.to_value())).collect(),
                 now_unix: 1_795_966_337,
@@ -179,7 +180,9 @@ fn random_agreement(source: &[u16], talk: &[u16]) -> Option<[bool; 2]> {
     let template = Template::compile(&definition).ok()?;
     let mut choices = Choices::new(talk);
     let messages = conversation(&mut choices);
+    let functions = functions(&mut choices);
     let context = Context {
+        tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
         add_generation_prompt: choices.of(2) == 1,
         variables: variables(&mut choices),
         now_unix: 1_795_966_337,
@@ -224,7 +227,9 @@ proptest! {
             for template in templates {
                 let mut choices = Choices::new(&talk);
                 let messages = conversation(&mut choices);
+                let functions = functions(&mut choices);
                 let context = Context {
+                    tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
                     add_generation_prompt: choices.of(2) == 1,
                     variables: variables(&mut choices),
                     ..Context::default()

@@ -3,6 +3,9 @@
 use minijinja::Value as EngineValue;
 use minijinja::value::ValueKind;
 
+use super::super::json::Json;
+use super::super::tree::Node;
+
 /// A value. What the engine has beyond these isn't worked with: the render is given up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
@@ -22,6 +25,8 @@ pub(super) enum Value<'a> {
     List(List),
     /// A namespace, by its number.
     Space(usize),
+    /// A list, a map or another number in the request's JSON.
+    Node(Node<'a>),
     /// A value of the request that is none of these, neither undefined nor none.
     Other(&'a EngineValue),
     /// Something that is defined, and of which nothing else is known here.
@@ -116,6 +121,17 @@ impl<'a> Value<'a> {
                 value.as_i64().map_or(Self::Other(value), Self::Int)
             }
             _ => Self::Other(value),
+        }
+    }
+
+    /// What a place in the request's JSON is here.
+    pub(super) fn of_node(node: Node<'a>) -> Self {
+        match node {
+            Node::Json(Json::Null | Json::Huge) => Self::None,
+            Node::Json(Json::Bool(value)) => Self::Bool(*value),
+            Node::Json(Json::Int(number)) => Self::Int(*number),
+            Node::Json(Json::Str(text)) => Self::Text(text),
+            node => Self::Node(node),
         }
     }
 
