@@ -101,6 +101,27 @@ impl<'a> Conversation<'a> {
         fields.find(|(known, _)| *known == name).map(|(_, field)| field)
     }
 
+    /// Whether two messages have the same fields; none if that isn't seen from their texts.
+    pub(super) fn are_equal(&self, left: usize, right: usize) -> Option<bool> {
+        if left == right {
+            return Some(true);
+        }
+        let fields = self.messages.get(left)?;
+        let mut equal = (fields.len() == self.messages.get(right)?.len()).then_some(true);
+        if equal.is_none() {
+            return Some(false);
+        }
+        for (name, field) in fields {
+            match (field, self.field(right, name)) {
+                (_, None) => return Some(false),
+                (Field::Text(one), Some(Field::Text(other))) if one != other => return Some(false),
+                (Field::Text(_), Some(Field::Text(_))) => {}
+                _ => equal = None,
+            }
+        }
+        equal
+    }
+
     /// The parts of a message's content, if it has such.
     pub(super) fn parts(&self, message: usize) -> Option<&[Part<'a>]> {
         match self.field(message, "content")? {

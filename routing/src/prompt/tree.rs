@@ -91,7 +91,7 @@ impl<'a> Node<'a> {
     }
 
     /// A map's pair.
-    fn pair(self, at: usize) -> Option<(&'a str, Self)> {
+    pub(super) fn pair(self, at: usize) -> Option<(&'a str, Self)> {
         match self {
             Self::Json(Json::Map(pairs)) => {
                 pairs.get(at).map(|(name, value)| (name.as_ref(), Self::Json(value)))

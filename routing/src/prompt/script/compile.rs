@@ -3,7 +3,9 @@
 use minijinja::machinery::{ast, parse};
 use minijinja::syntax::SyntaxConfig;
 
-use super::program::{At, Block, Constant, Expression, Given, Loop, Name, Script, Statement, Text};
+use super::program::{
+    At, Block, Constant, Expression, Given, Loop, Name, Script, Statement, Target, Text,
+};
 
 /// How deep statements and expressions may stand in each other; what is deeper is the engine's.
 const MAX_DEPTH: usize = 100;
@@ -69,6 +71,13 @@ enum FrameKind {
     Loop,
     #[default]
     Other,
+}
+
+fn variable_name<'a>(node: &ast::Expr<'a>) -> Option<&'a str> {
+    match node {
+        ast::Expr::Var(variable) => Some(variable.id),
+        _ => None,
+    }
 }
 
 pub(super) struct Compiler<'f> {
@@ -166,15 +175,24 @@ impl Compiler<'_> {
     }
 
     fn for_loop(&mut self, node: &ast::ForLoop<'_>) -> Option<Statement> {
-        let (ast::Expr::Var(target), false) = (&node.target, node.recursive) else {
-            return Some(Statement::Bail);
+        let names = match &node.target {
+            ast::Expr::Var(variable) => vec![variable.id],
+            ast::Expr::List(list) => list.items.iter().filter_map(variable_name).collect(),
+            _ => Vec::new(),
         };
+        let count = match &node.target {
+            ast::Expr::List(list) => list.items.len(),
+            _ => 1,
+        };
+        if node.recursive || names.len() != count || !matches!(count, 1 | 2) {
+            return Some(Statement::Bail);
+        }
         let over = self.sequence(&node.iter)?;
         let filter = match &node.filter_expr {
             None => None,
             Some(condition) => {
                 self.frames.push(Frame::default());
-                let item = self.declare(target.id)?;
+                let item = self.target(&names)?;
                 let condition = self.expression(condition)?;
                 self.frames.pop();
                 Some((item, condition))
@@ -182,7 +200,7 @@ impl Compiler<'_> {
         };
         let first = self.script.locals;
         self.frames.push(Frame { kind: FrameKind::Loop, ..Frame::default() });
-        let target = self.declare(target.id)?;
+        let target = self.target(&names)?;
         let body = self.block(&node.body)?;
         self.frames.pop();
         let locals = Block { start: first, end: self.script.locals };
@@ -201,6 +219,14 @@ impl Compiler<'_> {
             }
             _ => Statement::Bail,
         })
+    }
+
+    fn target(&mut self, names: &[&str]) -> Option<Target> {
+        match names {
+            [one] => self.declare(one).map(Target::One),
+            [one, two] => Some(Target::Two(self.declare(one)?, self.declare(two)?)),
+            _ => None,
+        }
     }
 
     /// The variable of this name where statements stand now.

@@ -272,6 +272,7 @@ impl Compiler<'_> {
             ("last", 0) => Function::Last,
             ("string", 0) => Function::String,
             ("tojson", 0) => Function::ToJson,
+            ("items", 0) => Function::Items,
             ("upper", 0) => Function::Upper,
             ("lower", 0) => Function::Lower,
             ("replace", 2) => Function::Replace,
@@ -338,6 +339,7 @@ impl Compiler<'_> {
                     ("upper", 0) => Function::Upper,
                     ("lower", 0) => Function::Lower,
                     ("get", 1 | 2) => Function::Get,
+                    ("items", 0) => Function::Items,
                     _ => return Some(Expression::Bail),
                 };
                 Some(Expression::Call(function, of, self.arguments(&arguments)?))

@@ -8,6 +8,10 @@
 mod compile;
 mod evaluate;
 mod expression;
+mod functions;
+#[cfg(all(test, feature = "preprocess"))]
+mod known;
+mod operators;
 mod program;
 #[cfg(all(test, feature = "preprocess"))]
 mod random;
@@ -15,6 +19,7 @@ mod run;
 #[cfg(all(test, feature = "preprocess"))]
 mod tests;
 mod value;
+mod write;
 
 pub(super) use compile::compile;
 pub(super) use program::Script;

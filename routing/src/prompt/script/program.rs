@@ -94,13 +94,21 @@ pub(super) enum Statement {
 pub(super) struct Loop {
     pub(super) over: At,
     /// What items must be like: the variable that they are in then, and the condition.
-    pub(super) filter: Option<(u16, At)>,
+    pub(super) filter: Option<(Target, At)>,
     /// The variable that the item is in.
-    pub(super) target: u16,
+    pub(super) target: Target,
     /// The local variables that are the loop's own: they begin anew with each item.
     pub(super) locals: Block,
     pub(super) body: Block,
     pub(super) otherwise: Block,
+}
+
+/// Local variables that an item goes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    One(u16),
+    /// The item is a pair.
+    Two(u16, u16),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -242,6 +250,7 @@ pub(super) enum Function {
     String,
     Default,
     ToJson,
+    Items,
 }
 
 #[cfg(test)]

@@ -197,7 +197,9 @@ impl Source<'_, '_> {
     fn variable(&mut self) -> &'static str {
         match (self.of(4), self.items.last()) {
             (0 | 1, Some(item)) => item,
-            _ => self.choices.pick(&["a", "b", "c", "m", "kw", "enable_thinking", "bos_token"]),
+            _ => {
+                self.choices.pick(&["a", "b", "c", "m", "kw", "enable_thinking", "bos_token", "k"])
+            }
         }
     }
 
@@ -248,8 +250,18 @@ impl Source<'_, '_> {
             }
             9..=12 => {
                 let item = self.choices.pick(&["m", "i", "a"]);
-                let list = self.list(2);
-                let mut head = format!("for {item} in {list}");
+                let mut head = if self.of(5) == 1 {
+                    let of = self.choices.pick(&[
+                        "tools[0].function",
+                        "(tools[0].function.parameters or {})",
+                        "messages[0].tool_calls[0].function.arguments",
+                        "tools[0]",
+                    ]);
+                    let items = self.choices.pick(&[".items()", " | items", ".items() | list"]);
+                    format!("for k, {item} in {of}{items}")
+                } else {
+                    format!("for {item} in {}", self.list(2))
+                };
                 self.items.push(item);
                 if self.of(4) == 1 {
                     let condition = self.boolean(2);
@@ -413,6 +425,10 @@ impl Source<'_, '_> {
                 self.place(),
                 self.choices.pick(&["user", "system", "assistant", "text"])
             ),
+            3 if self.of(4) == 1 => {
+                let messages = ["messages[0]", "messages[-1]", "messages[1]", "m"];
+                format!("({} == {})", self.choices.pick(&messages), self.choices.pick(&messages))
+            }
             3 => {
                 let operator = self.choices.pick(&["==", "!="]);
                 format!("({} {operator} {})", self.any(depth - 1), self.any(depth - 1))

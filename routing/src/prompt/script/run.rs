@@ -1,16 +1,15 @@
 //! Runs a script over a conversation.
 
+use minijinja::value::ValueKind;
+
 use super::super::message::{Conversation, Part};
-use super::super::python::Dumps;
-use super::super::strftime::strftime;
 use super::super::template::Context;
-use super::super::tree::{Node, Tree};
-use super::evaluate::is_true;
+use super::super::tree::Tree;
+use super::operators::is_true;
 use super::program::{
-    At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Text,
+    At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Target, Text,
 };
 use super::value::{List, Of, Value};
-use minijinja::value::ValueKind;
 
 /// Statements, expressions and stretches of text per request, after which the engine may go on.
 const MAX_STEPS: usize = 500_000;
@@ -25,7 +24,7 @@ pub(super) const MAX_ITEMS: usize = 1 << 16;
 const MAX_FIELDS: usize = 64;
 
 /// Bytes of text that are one more step.
-const STEP_BYTES: usize = 64;
+pub(super) const STEP_BYTES: usize = 64;
 
 /// The script doesn't know, or may not go on.
 #[derive(Debug)]
@@ -49,7 +48,7 @@ struct Running {
 }
 
 pub(super) struct Run<'a> {
-    script: &'a Script,
+    pub(super) script: &'a Script,
     pub(super) conversation: &'a Conversation<'a>,
     given: Vec<Value<'a>>,
     locals: Vec<Value<'a>>,
@@ -60,12 +59,12 @@ pub(super) struct Run<'a> {
     /// Items of lists that are made on the way.
     pub(super) items: Vec<Value<'a>>,
     /// Values that are about to be joined.
-    open: Vec<Value<'a>>,
+    pub(super) open: Vec<Value<'a>>,
     /// Texts that are made on the way.
     pub(super) built: String,
-    out: String,
+    pub(super) out: String,
     steps: usize,
-    now_unix: i64,
+    pub(super) now_unix: i64,
 }
 
 impl Script {
@@ -197,7 +196,7 @@ impl<'a> Run<'a> {
             let mut kept = Vec::new();
             for index in 0..list.len() {
                 let value = self.list_item(&list, index);
-                self.set(item, value)?;
+                self.bind(item, value)?;
                 let condition = self.value(condition)?;
                 if is_true(condition)? {
                     kept.push(value);
@@ -217,7 +216,7 @@ impl<'a> Run<'a> {
             let own = usize::from(looped.locals.start)..usize::from(looped.locals.end);
             self.locals.get_mut(own).ok_or(Bail)?.fill(Value::Unset);
             let value = self.list_item(&list, index);
-            self.set(looped.target, value)?;
+            self.bind(looped.target, value)?;
             if self.block(looped.body)? == Then::Break {
                 break;
             }
@@ -226,6 +225,19 @@ impl<'a> Run<'a> {
         self.loops.truncate(depth);
         // The engine takes a loop that was left in its first turn for one that had none.
         if last == 0 { self.block(looped.otherwise) } else { Ok(Then::Next) }
+    }
+
+    fn bind(&mut self, target: Target, value: Value<'a>) -> Result<()> {
+        match (target, value) {
+            (Target::One(place), value) => self.set(place, value),
+            (Target::Two(one, two), Value::Pair(place)) => {
+                let key = self.items.get(place).copied().ok_or(Bail)?;
+                let value = self.items.get(place + 1).copied().ok_or(Bail)?;
+                self.set(one, key)?;
+                self.set(two, value)
+            }
+            (Target::Two(..), _) => Err(Bail),
+        }
     }
 
     fn set(&mut self, place: u16, value: Value<'a>) -> Result<()> {
@@ -319,137 +331,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn emit(&mut self, at: At) -> Result<()> {
-        let script = self.script;
-        if let Some(Expression::Add(parts)) = script.expressions.get(usize::from(at)).copied() {
-            let parts = script.lists.get(usize::from(parts.start)..usize::from(parts.end));
-            let parts = parts.ok_or(Bail)?;
-            let mut first = true;
-            for part in parts {
-                let value = self.value(*part)?;
-                if let Some(text) = text_of(&self.built, value) {
-                    self.out.push_str(text);
-                } else if first {
-                    // A sum.
-                    let value = self.value(at)?;
-                    return self.write(value);
-                } else {
-                    return Err(Bail);
-                }
-                first = false;
-            }
-            return self.check_bytes();
-        }
-        let value = self.value(at)?;
-        self.write(value)
-    }
-
-    /// Writes a value as Python does.
-    fn write(&mut self, value: Value<'a>) -> Result<()> {
-        match value {
-            Value::Undefined | Value::Unset => {}
-            Value::None => self.out.push_str("None"),
-            Value::Bool(value) => self.out.push_str(if value { "True" } else { "False" }),
-            Value::Int(number) => push_int(&mut self.out, number),
-            value => self.out.push_str(text_of(&self.built, value).ok_or(Bail)?),
-        }
-        self.check_bytes()
-    }
-
-    fn check_bytes(&self) -> Result<()> {
-        if self.out.len() + self.built.len() > MAX_BYTES { Err(Bail) } else { Ok(()) }
-    }
-
-    /// `a + b + …`
-    pub(super) fn add(&mut self, parts: Block) -> Result<Value<'a>> {
-        let base = self.evaluate(parts)?;
-        let values = self.open.get(base..).ok_or(Bail)?;
-        if let Some(Value::Int(_)) = values.first() {
-            let mut sum = 0i64;
-            for value in values {
-                let Value::Int(number) = value else { return Err(Bail) };
-                sum = sum.checked_add(*number).ok_or(Bail)?;
-            }
-            self.open.truncate(base);
-            return Ok(Value::Int(sum));
-        }
-        self.join(base, false)
-    }
-
-    /// `a ~ b ~ …`
-    pub(super) fn concat(&mut self, parts: Block) -> Result<Value<'a>> {
-        let base = self.evaluate(parts)?;
-        self.join(base, true)
-    }
-
-    /// Evaluates expressions; their values are open from the place that it returns.
-    fn evaluate(&mut self, parts: Block) -> Result<usize> {
-        let script = self.script;
-        let parts = script.lists.get(usize::from(parts.start)..usize::from(parts.end));
-        let base = self.open.len();
-        for part in parts.ok_or(Bail)? {
-            let value = self.value(*part)?;
-            self.open.push(value);
-        }
-        Ok(base)
-    }
-
-    /// Evaluates expressions to a list.
-    pub(super) fn evaluate_list(&mut self, parts: Block) -> Result<Value<'a>> {
-        let base = self.evaluate(parts)?;
-        let items = self.open.split_off(base);
-        self.collect(&items).map(Value::List)
-    }
-
-    /// One text of the open values.
-    fn join(&mut self, base: usize, numbers: bool) -> Result<Value<'a>> {
-        let mut start = self.built.len();
-        for index in base..self.open.len() {
-            match *self.open.get(index).ok_or(Bail)? {
-                // What was built last is built on: nothing that names it sees more of it.
-                Value::Built(from, to) if index == base && to == self.built.len() => start = from,
-                Value::Built(from, to) => self.built.extend_from_within(from..to),
-                Value::Text(text) => self.built.push_str(text),
-                Value::Int(number) if numbers => push_int(&mut self.built, number),
-                _ => return Err(Bail),
-            }
-            self.check_bytes()?;
-        }
-        self.open.truncate(base);
-        self.step((self.built.len() - start) / STEP_BYTES)?;
-        Ok(Value::Built(start, self.built.len()))
-    }
-
-    pub(super) fn strftime(&mut self, format: Value<'a>) -> Result<Value<'a>> {
-        let format = text_of(&self.built, format).ok_or(Bail)?;
-        let text = strftime(format, self.now_unix);
-        self.build(&text)
-    }
-
-    pub(super) fn build(&mut self, text: &str) -> Result<Value<'a>> {
-        let start = self.built.len();
-        self.built.push_str(text);
-        self.check_bytes()?;
-        Ok(Value::Built(start, self.built.len()))
-    }
-
-    /// `tojson`, with no arguments.
-    pub(super) fn dump(&mut self, node: Node<'a>) -> Result<Value<'a>> {
-        let start = self.built.len();
-        node.dump(&Dumps::default(), 0, &mut self.built).map_err(|_| Bail)?;
-        self.check_bytes()?;
-        self.step_text(self.built.len() - start)?;
-        Ok(Value::Built(start, self.built.len()))
-    }
-
-    /// The same for a text.
-    pub(super) fn dump_text(&mut self, text: Value<'a>) -> Result<Value<'a>> {
-        let mut out = String::new();
-        Dumps::default().string(text_of(&self.built, text).ok_or(Bail)?, &mut out);
-        self.step_text(out.len())?;
-        self.build(&out)
-    }
-
     /// The parts of a message's content.
     pub(super) fn part(&self, message: usize, place: usize) -> Option<&'a Part<'a>> {
         self.conversation.parts(message)?.get(place)
@@ -517,9 +398,4 @@ pub(super) fn text_of<'t>(built: &'t str, value: Value<'t>) -> Option<&'t str> {
         Value::Built(start, end) => built.get(start..end),
         _ => None,
     }
-}
-
-fn push_int(out: &mut String, number: i64) {
-    use std::fmt::Write;
-    let _ = write!(out, "{number}");
 }

@@ -17,7 +17,7 @@ use super::super::tree::Tree;
 use super::random::{Choices, conversation, functions, template_source};
 
 /// The template of a model directory; its tokenizer isn't needed.
-pub(super) fn template_of(dir: &Path) -> Option<Template> {
+fn template_of(dir: &Path) -> Option<Template> {
     let config = std::fs::read(dir.join("tokenizer_config.json")).ok()?;
     let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     let source = match std::fs::read_to_string(dir.join("chat_template.jinja")) {
@@ -31,7 +31,7 @@ pub(super) fn template_of(dir: &Path) -> Option<Template> {
     Some(compiled(&source, special.collect()))
 }
 
-fn compiled(source: &str, special: Vec<(String, String)>) -> Template {
+pub(super) fn compiled(source: &str, special: Vec<(String, String)>) -> Template {
     Template::compile(&TemplateDefinition {
         content_parts: takes_parts(source),
         source: Some(source.to_owned()),
@@ -65,7 +65,11 @@ fn style(template: &Template) -> Style {
 }
 
 /// Whether the script answered; it panics if that wasn't the engine's answer.
-fn agree(template: &Template, conversation: &Conversation<'_>, context: &Context<'_>) -> bool {
+pub(super) fn agree(
+    template: &Template,
+    conversation: &Conversation<'_>,
+    context: &Context<'_>,
+) -> bool {
     let said = template.script(0).and_then(|script| script.run(conversation, context));
     let Some(said) = said else { return false };
     let engine = template.interpret(0, conversation.to_value(false), context);
@@ -73,7 +77,7 @@ fn agree(template: &Template, conversation: &Conversation<'_>, context: &Context
     true
 }
 
-fn messages(turns: &[(&'static str, &'static str)]) -> Vec<Json<'static>> {
+pub(super) fn messages(turns: &[(&'static str, &'static str)]) -> Vec<Json<'static>> {
     let message = |(role, content): &(&'static str, &'static str)| {
         let text = |text: &'static str| Json::Str(text.into());
         Json::object([("role", text(role)), ("content", text(content))])

@@ -23,6 +23,8 @@ pub(super) enum Value<'a> {
     /// A part of a message's content: the message and the part's place.
     Part(usize, usize),
     List(List),
+    /// A key with its value, as a tuple: the places of both among the items, one after the other.
+    Pair(usize),
     /// A namespace, by its number.
     Space(usize),
     /// A list, a map or another number in the request's JSON.
