@@ -263,6 +263,9 @@ impl Compiler<'_> {
         if matches!(filter.name, "selectattr" | "rejectattr") {
             return self.select(of, filter.name == "selectattr", &filter.args);
         }
+        if filter.name == "tojson" {
+            return self.to_json(of, &filter.args);
+        }
         let Some(arguments) = positional(&filter.args) else { return Some(Expression::Bail) };
         let function = match (filter.name, arguments.len()) {
             ("trim", 0 | 1) => Function::Trim,
@@ -271,7 +274,6 @@ impl Compiler<'_> {
             ("first", 0) => Function::First,
             ("last", 0) => Function::Last,
             ("string", 0) => Function::String,
-            ("tojson", 0) => Function::ToJson,
             ("items", 0) => Function::Items,
             ("upper", 0) => Function::Upper,
             ("lower", 0) => Function::Lower,
@@ -280,6 +282,25 @@ impl Compiler<'_> {
             _ => return Some(Expression::Bail),
         };
         Some(Expression::Call(function, of, self.arguments(&arguments)?))
+    }
+
+    /// `tojson`, with what it is mostly called with: `indent` and `ensure_ascii`.
+    fn to_json(&mut self, of: At, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {
+        let (mut indent, mut ascii) = (Constant::Undefined, Constant::Bool(false));
+        for argument in arguments {
+            let ast::CallArg::Kwarg(name, node) = argument else { return Some(Expression::Bail) };
+            match (*name, node.as_const()) {
+                ("indent", Some(value)) if value.is_integer() => {
+                    indent = value.as_i64().map_or(Constant::Opaque, Constant::Int);
+                }
+                ("ensure_ascii", Some(value)) if value.kind() == ValueKind::Bool => {
+                    ascii = Constant::Bool(value.is_true());
+                }
+                _ => return Some(Expression::Bail),
+            }
+        }
+        let list = [self.constant(indent)?, self.constant(ascii)?];
+        Some(Expression::Call(Function::ToJson, of, self.list(&list)?))
     }
 
     fn select(&mut self, of: At, keep: bool, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {

@@ -42,13 +42,14 @@ impl<'a> Run<'a> {
                 Value::None => return self.build("null"),
                 Value::Bool(value) => return self.build(if value { "true" } else { "false" }),
                 Value::Int(number) => return self.build(&number.to_string()),
+                Value::Text(_) | Value::Built(..) => return self.dump_text(of, two),
                 _ => {}
             },
             _ => {}
         }
         if let Value::Node(node) = of {
             return match (function, node.len()) {
-                (Function::ToJson, _) => self.dump(node),
+                (Function::ToJson, _) => self.dump(node, one, two),
                 (Function::Items, Some(_)) => self.pairs(node),
                 (Function::Length, Some(length)) => {
                     i64::try_from(length).map(Value::Int).map_err(|_| Bail)
@@ -154,9 +155,9 @@ impl<'a> Run<'a> {
                 let text = text.to_lowercase();
                 self.build(&text)?
             }
-            Function::ToJson => return self.dump_text(of),
-            Function::Items => return Err(Bail),
             Function::Get
+            | Function::Items
+            | Function::ToJson
             | Function::List
             | Function::First
             | Function::Last

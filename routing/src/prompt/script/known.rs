@@ -9,7 +9,7 @@ use super::super::template::Context;
 use super::tests::{agree, compiled, messages};
 
 /// What scripts do: each answers, and as the engine does.
-const KNOWN: [&str; 75] = [
+const KNOWN: [&str; 77] = [
     "a{% if add_generation_prompt %}\n  b\n{%- endif %}\n c {{- 'd' }}",
     "{{ none }}{{ true }}{{ 7 }}{{ -3 }}{{ missing }}{{ bos_token }}{{ kw }}{{ flag }}{{ number }}",
     "{% for m in messages %}{{ m.role }}:{{ m['content'] }};{{ m.missing }}{% endfor %}",
@@ -84,11 +84,13 @@ const KNOWN: [&str; 75] = [
     "{% for m in messages %}{{ m.content is string }}{{ m.content | trim | length }}{% endfor %}",
     "{% if kw == 'no' %}{{ raise_exception('x') }}{% macro a() %}{% endmacro %}{{ a() }}{% set b %}{% endset %}{% endif %}",
     "{% generation %}x{% endgeneration %}{# a comment #}{% raw %}{{ x }}{% endraw %}",
+    "{{ tools | tojson(indent=4) }}{{ tools[0] | tojson(ensure_ascii=True) }}{{ tools | tojson(indent=0) }}",
+    "{{ tools | tojson(ensure_ascii=false, indent=99) }}{{ 'é' | tojson(ensure_ascii=true) }}{{ 1 | tojson(indent=2) }}",
     "{{ 'x' | tojson }}{{ none | tojson }}{{ true | tojson }}{{ -3 | tojson }}{{ '\"é\n' | tojson }}{{ tools[0].function.parameters.n }}{{ 'n' in tools[0].function.parameters }}",
 ];
 
 /// What only the engine does.
-const UNKNOWN: [&str; 15] = [
+const UNKNOWN: [&str; 17] = [
     "{{ raise_exception('x') }}",
     "{{ messages }}",
     "{{ missing.x }}",
@@ -101,6 +103,8 @@ const UNKNOWN: [&str; 15] = [
     "{% for m in messages recursive %}{{ m.role }}{% endfor %}",
     "{{ [1] == [1] }}",
     "{{ messages[0] | tojson }}",
+    "{{ tools | tojson(2) }}",
+    "{{ tools | tojson(indent=-1) }}",
     "{{ ''.split('')[0] }}",
     "{% for m in messages %}{{ loop }}{% endfor %}",
     "{% for m in messages %}{{ loop.cycle('a', 'b') }}{% endfor %}",

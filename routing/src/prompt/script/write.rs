@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::super::python::Dumps;
 use super::super::strftime::strftime;
 use super::super::tree::Node;
+use super::operators::is_true;
 use super::program::{At, Block, Expression};
 use super::run::{Bail, MAX_BYTES, Result, Run, STEP_BYTES, text_of};
 use super::value::Value;
@@ -124,19 +125,35 @@ impl<'a> Run<'a> {
         Ok(Value::Built(start, self.built.len()))
     }
 
-    /// `tojson`, with no arguments.
-    pub(super) fn dump(&mut self, node: Node<'a>) -> Result<Value<'a>> {
+    /// `tojson`
+    pub(super) fn dump(
+        &mut self,
+        node: Node<'a>,
+        indent: Value<'a>,
+        ascii: Value<'a>,
+    ) -> Result<Value<'a>> {
+        let mut dumps = Dumps { ensure_ascii: is_true(ascii)?, ..Dumps::default() };
+        match indent {
+            Value::Undefined => {}
+            Value::Int(indent) => {
+                let indent = usize::try_from(indent).map_err(|_| Bail)?;
+                dumps.indent = Some(" ".repeat(indent.min(64)));
+                dumps.item_separator = ",".into();
+            }
+            _ => return Err(Bail),
+        }
         let start = self.built.len();
-        node.dump(&Dumps::default(), 0, &mut self.built).map_err(|_| Bail)?;
+        node.dump(&dumps, 0, &mut self.built).map_err(|_| Bail)?;
         self.check_bytes()?;
         self.step_text(self.built.len() - start)?;
         Ok(Value::Built(start, self.built.len()))
     }
 
     /// The same for a text.
-    pub(super) fn dump_text(&mut self, text: Value<'a>) -> Result<Value<'a>> {
+    pub(super) fn dump_text(&mut self, text: Value<'a>, ascii: Value<'a>) -> Result<Value<'a>> {
         let mut out = String::new();
-        Dumps::default().string(text_of(&self.built, text).ok_or(Bail)?, &mut out);
+        let dumps = Dumps { ensure_ascii: is_true(ascii)?, ..Dumps::default() };
+        dumps.string(text_of(&self.built, text).ok_or(Bail)?, &mut out);
         self.step_text(out.len())?;
         self.build(&out)
     }
