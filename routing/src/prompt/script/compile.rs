@@ -3,8 +3,9 @@
 use minijinja::machinery::{ast, parse};
 use minijinja::syntax::SyntaxConfig;
 
+use super::names::SetNames;
 use super::program::{
-    At, Block, Constant, Expression, Given, Loop, Name, Script, Statement, Target, Text,
+    At, Block, Constant, Expression, Given, Loop, Macro, Name, Script, Statement, Target, Text,
 };
 
 /// How deep statements and expressions may stand in each other; what is deeper is the engine's.
@@ -24,8 +25,15 @@ pub(in super::super) fn compile(
     special: &[(String, String)],
 ) -> Option<Script> {
     let ast::Stmt::Template(template) = parse(source, "chat", syntax).ok()? else { return None };
-    let mut compiler =
-        Compiler { script: Script::default(), frames: vec![Frame::default()], functions, depth: 0 };
+    let mut compiler = Compiler {
+        script: Script::default(),
+        frames: vec![Frame::default()],
+        functions,
+        names: SetNames::of(&template.children),
+        macros: Vec::new(),
+        in_macro: false,
+        depth: 0,
+    };
     let body = compiler.block(&template.children)?;
     let mut script = compiler.script;
     script.body = body;
@@ -73,6 +81,13 @@ enum FrameKind {
     Other,
 }
 
+/// A macro that can be called.
+pub(super) struct Callable<'f> {
+    pub(super) name: &'f str,
+    pub(super) parameters: Vec<&'f str>,
+    pub(super) number: u16,
+}
+
 fn variable_name<'a>(node: &ast::Expr<'a>) -> Option<&'a str> {
     match node {
         ast::Expr::Var(variable) => Some(variable.id),
@@ -84,11 +99,15 @@ pub(super) struct Compiler<'f> {
     pub(super) script: Script,
     frames: Vec<Frame>,
     functions: &'f [&'f str],
+    names: SetNames<'f>,
+    /// Macros that can be called from here on.
+    pub(super) macros: Vec<Callable<'f>>,
+    in_macro: bool,
     depth: usize,
 }
 
-impl Compiler<'_> {
-    fn block(&mut self, nodes: &[ast::Stmt<'_>]) -> Option<Block> {
+impl<'f> Compiler<'f> {
+    fn block(&mut self, nodes: &[ast::Stmt<'f>]) -> Option<Block> {
         let mut statements = Vec::new();
         self.statements(nodes, &mut statements)?;
         let start = u16::try_from(self.script.statements.len()).ok()?;
@@ -96,7 +115,7 @@ impl Compiler<'_> {
         Some(Block { start, end: u16::try_from(self.script.statements.len()).ok()? })
     }
 
-    fn statements(&mut self, nodes: &[ast::Stmt<'_>], out: &mut Vec<Statement>) -> Option<()> {
+    fn statements(&mut self, nodes: &[ast::Stmt<'f>], out: &mut Vec<Statement>) -> Option<()> {
         if self.depth >= MAX_DEPTH {
             out.push(Statement::Bail);
             return Some(());
@@ -112,7 +131,7 @@ impl Compiler<'_> {
         Some(())
     }
 
-    fn statement(&mut self, node: &ast::Stmt<'_>, out: &mut Vec<Statement>) -> Option<()> {
+    fn statement(&mut self, node: &ast::Stmt<'f>, out: &mut Vec<Statement>) -> Option<()> {
         let statement = match node {
             ast::Stmt::EmitRaw(raw) => return self.raw(raw.raw, out),
             ast::Stmt::EmitExpr(emit) => {
@@ -144,11 +163,7 @@ impl Compiler<'_> {
                 self.frames.pop();
                 return Some(());
             }
-            // A macro is there, but no one here can call it.
-            ast::Stmt::Macro(declared) => {
-                let at = self.constant(Constant::Opaque)?;
-                Statement::Set(self.declare(declared.name)?, at)
-            }
+            ast::Stmt::Macro(declared) => self.declare_macro(declared)?,
             // The engine leaves a frame of `with` open when a loop goes on from within.
             ast::Stmt::Break(_) if self.is_in_loop() => Statement::Break,
             ast::Stmt::Continue(_) if self.is_in_loop() => Statement::Continue,
@@ -174,7 +189,7 @@ impl Compiler<'_> {
         Some(())
     }
 
-    fn for_loop(&mut self, node: &ast::ForLoop<'_>) -> Option<Statement> {
+    fn for_loop(&mut self, node: &ast::ForLoop<'f>) -> Option<Statement> {
         let names = match &node.target {
             ast::Expr::Var(variable) => vec![variable.id],
             ast::Expr::List(list) => list.items.iter().filter_map(variable_name).collect(),
@@ -221,6 +236,48 @@ impl Compiler<'_> {
         })
     }
 
+    /// A macro is a value of which nothing is known, and may be called if it stands by itself: at the
+    /// top of the template, and the only one to have its name.
+    fn declare_macro(&mut self, declared: &ast::Macro<'f>) -> Option<Statement> {
+        let at_top = self.depth == 1 && self.frames.len() == 1 && !self.in_macro;
+        let names: Vec<&'f str> = declared.args.iter().filter_map(variable_name).collect();
+        let constant = |node: &ast::Expr<'_>| node.as_const().is_some();
+        if at_top
+            && self.names.is_only_macro(declared.name)
+            && names.len() == declared.args.len()
+            && declared.defaults.iter().all(constant)
+        {
+            let frames = std::mem::replace(&mut self.frames, vec![Frame::default()]);
+            self.in_macro = true;
+            let number = self.macro_body(declared, &names)?;
+            self.in_macro = false;
+            self.frames = frames;
+            self.macros.push(Callable { name: declared.name, parameters: names, number });
+        }
+        let at = self.constant(Constant::Opaque)?;
+        Some(Statement::Set(self.declare(declared.name)?, at))
+    }
+
+    fn macro_body(&mut self, declared: &ast::Macro<'f>, names: &[&'f str]) -> Option<u16> {
+        let first = self.script.locals;
+        let needed = names.len().checked_sub(declared.defaults.len())?;
+        let mut parameters = Vec::new();
+        for (place, name) in names.iter().enumerate() {
+            parameters.push(self.declare(name)?);
+            let default = place.checked_sub(needed).and_then(|at| declared.defaults.get(at));
+            parameters.push(match default {
+                Some(node) => self.expression(node)?,
+                None => self.constant(Constant::Undefined)?,
+            });
+        }
+        let parameters = self.list(&parameters)?;
+        let body = self.block(&declared.body)?;
+        let locals = Block { start: first, end: self.script.locals };
+        let number = u16::try_from(self.script.macros.len()).ok()?;
+        self.script.macros.push(Macro { parameters, locals, body });
+        Some(number)
+    }
+
     fn target(&mut self, names: &[&str]) -> Option<Target> {
         match names {
             [one] => self.declare(one).map(Target::One),
@@ -245,6 +302,11 @@ impl Compiler<'_> {
         frame.variables.push((name.into(), number));
         self.script.locals = number.checked_add(1)?;
         Some(number)
+    }
+
+    /// Whether a macro's body is being compiled.
+    pub(super) fn is_in_macro(&self) -> bool {
+        self.in_macro
     }
 
     /// Whether the template sets a variable of this name that may be seen here.
@@ -276,6 +338,10 @@ impl Compiler<'_> {
         };
         let given = u16::try_from(given).ok()?;
         if places.is_empty() {
+            // A macro sees what was set where it stands, then or later.
+            if self.in_macro && self.names.has(name) {
+                return self.push(Expression::Bail);
+            }
             return self.push(Expression::Given(given));
         }
         let places = self.list(&places)?;

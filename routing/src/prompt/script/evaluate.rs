@@ -80,6 +80,10 @@ impl<'a> Run<'a> {
                 self.select(of, usize::from(list))
             }
             Expression::List(items) => self.evaluate_list(items),
+            Expression::Macro(number, arguments) => {
+                let start = self.call_macro(number, arguments)?;
+                self.take_written(start)
+            }
             Expression::Namespace(pairs) => self.new_space(pairs),
             Expression::Strftime(format) => {
                 let format = self.value(format)?;

@@ -365,6 +365,9 @@ impl Compiler<'_> {
                 };
                 Some(Expression::Call(function, of, self.arguments(&arguments)?))
             }
+            ast::CallType::Function(name) if self.macro_named(name).is_some() => {
+                self.macro_call(name, &call.args)
+            }
             ast::CallType::Function(name) if !self.is_declared(name) => match name {
                 "namespace" => self.namespace(&call.args),
                 "strftime_now" => match call.args.as_slice() {
@@ -377,6 +380,43 @@ impl Compiler<'_> {
             },
             _ => Some(Expression::Bail),
         }
+    }
+
+    /// The place of the macro that a call of this name calls.
+    fn macro_named(&self, name: &str) -> Option<usize> {
+        if self.is_in_macro() && self.is_declared(name) {
+            return None;
+        }
+        self.macros.iter().position(|known| known.name == name)
+    }
+
+    fn macro_call(&mut self, name: &str, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {
+        let place = self.macro_named(name)?;
+        let callable = self.macros.get(place)?;
+        let (number, names) = (callable.number, callable.parameters.clone());
+        let mut given: Vec<Option<At>> = vec![None; names.len()];
+        for (position, argument) in arguments.iter().enumerate() {
+            let (parameter, node) = match argument {
+                ast::CallArg::Pos(node) => (Some(position), node),
+                ast::CallArg::Kwarg(name, node) => {
+                    (names.iter().position(|known| known == name), node)
+                }
+                _ => return Some(Expression::Bail),
+            };
+            let at = self.expression(node)?;
+            match parameter.and_then(|parameter| given.get_mut(parameter)) {
+                Some(free @ None) => *free = Some(at),
+                _ => return Some(Expression::Bail),
+            }
+        }
+        let mut list = Vec::with_capacity(given.len());
+        for at in given {
+            list.push(match at {
+                Some(at) => at,
+                None => self.constant(Constant::Undefined)?,
+            });
+        }
+        Some(Expression::Macro(number, self.list(&list)?))
     }
 
     fn namespace(&mut self, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {

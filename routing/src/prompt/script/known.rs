@@ -9,7 +9,7 @@ use super::super::template::Context;
 use super::tests::{agree, compiled, messages};
 
 /// What scripts do: each answers, and as the engine does.
-const KNOWN: [&str; 77] = [
+const KNOWN: [&str; 84] = [
     "a{% if add_generation_prompt %}\n  b\n{%- endif %}\n c {{- 'd' }}",
     "{{ none }}{{ true }}{{ 7 }}{{ -3 }}{{ missing }}{{ bos_token }}{{ kw }}{{ flag }}{{ number }}",
     "{% for m in messages %}{{ m.role }}:{{ m['content'] }};{{ m.missing }}{% endfor %}",
@@ -86,11 +86,18 @@ const KNOWN: [&str; 77] = [
     "{% generation %}x{% endgeneration %}{# a comment #}{% raw %}{{ x }}{% endraw %}",
     "{{ tools | tojson(indent=4) }}{{ tools[0] | tojson(ensure_ascii=True) }}{{ tools | tojson(indent=0) }}",
     "{{ tools | tojson(ensure_ascii=false, indent=99) }}{{ 'é' | tojson(ensure_ascii=true) }}{{ 1 | tojson(indent=2) }}",
+    "{% macro a(x, y='d', z=none) %}[{{ x }}{{ y }}{{ z }}{{ w }}{{ kw }}]{% endmacro %}{{ a(1) }}{{ a(1, 2) }}{{ a(z='q', x='p') }}{{ a() }}{{ a(missing, missing) }}",
+    "{% macro a(m) %}{{ m.role }}{% for n in messages %}{{ loop.index }}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}{% endmacro %}{% for m in messages %}{{ loop.index }}{{ a(m) }}{{ loop.index0 }}{% endfor %}",
+    "{% macro a(x) %}<{{ x }}>{% endmacro %}{% macro b(x) %}({{ a(x) + a('y') }}){% set x = 'z' %}{{ x }}{% endmacro %}{{ b(b('i') | trim) }}{% set t = b('k') %}{{ t }}{{ x }}",
+    "{% macro a(x) %}{% if x is string %}{{ x }}{% elif x is iterable %}{% for p in x %}{{ p }}{% endfor %}{% endif %}{% endmacro %}{{ a('s') ~ a(['t', 1]) }}{{ 'q' if a('') else 'r' }}{{ a('x') == 'x' }}",
+    "{% macro a() %}{% if loop is defined %}y{% endif %}{% set q = 1 %}{{ q }}{% endmacro %}{% for m in messages %}{{ a() }}{% endfor %}{{ a is defined }}",
+    "{% macro a(x) %}{{- x }}\\n {% endmacro %}{{ a('1') }}|{{- a('2') | length }}{% for m in messages if a(m.role) == a('user') %}{{ m.content }}{% endfor %}",
+    "{{ tools[0].items() is sequence }}{{ (tools[0] | items | list) is sequence }}{{ tools[0].items() | length }}",
     "{{ 'x' | tojson }}{{ none | tojson }}{{ true | tojson }}{{ -3 | tojson }}{{ '\"é\n' | tojson }}{{ tools[0].function.parameters.n }}{{ 'n' in tools[0].function.parameters }}",
 ];
 
 /// What only the engine does.
-const UNKNOWN: [&str; 17] = [
+const UNKNOWN: [&str; 29] = [
     "{{ raise_exception('x') }}",
     "{{ messages }}",
     "{{ missing.x }}",
@@ -98,11 +105,23 @@ const UNKNOWN: [&str; 17] = [
     "{{ 1 / 2 }}",
     "{{ 1.5 }}",
     "{% set a %}x{% endset %}{{ a }}",
-    "{% macro a() %}x{% endmacro %}{{ a() }}",
+    "{% set x = 1 %}{% macro a() %}{{ x }}{% endmacro %}{{ a() }}",
+    "{% macro a() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ a() }}",
+    "{% macro a(x) %}{{ a(x) }}{% endmacro %}{{ a(1) }}",
+    "{{ a() }}{% macro a() %}x{% endmacro %}",
+    "{% macro a() %}x{% endmacro %}{% macro a() %}y{% endmacro %}{{ a() }}",
+    "{% macro a() %}x{% endmacro %}{{ a(1) }}",
+    "{% macro a(x) %}x{% endmacro %}{{ a(1, x=2) }}{{ a(y=2) }}",
+    "{% macro a() %}x{% endmacro %}{% for a in messages %}{{ a() }}{% endfor %}",
+    "{% if true %}{% macro a() %}x{% endmacro %}{% endif %}{{ a() }}",
+    "{% macro a(x=messages[0].role) %}{{ x }}{% endmacro %}{{ a() }}",
+    "{% macro a() %}x{{ caller() }}{% endmacro %}{% call a() %}y{% endcall %}",
     "{{ namespace(a=1) == namespace(a=1) }}",
     "{% for m in messages recursive %}{{ m.role }}{% endfor %}",
     "{{ [1] == [1] }}",
     "{{ messages[0] | tojson }}",
+    "{{ tools == [] }}",
+    "{% for pair in tools[0].items() %}{{ pair }}{% endfor %}",
     "{{ tools | tojson(2) }}",
     "{{ tools | tojson(indent=-1) }}",
     "{{ ''.split('')[0] }}",

@@ -11,6 +11,7 @@ mod expression;
 mod functions;
 #[cfg(all(test, feature = "preprocess"))]
 mod known;
+mod names;
 mod operators;
 mod program;
 #[cfg(all(test, feature = "preprocess"))]

@@ -17,6 +17,7 @@ pub(crate) struct Script {
     pub(super) lists: Vec<u16>,
     pub(super) statements: Vec<Statement>,
     pub(super) loops: Vec<Loop>,
+    pub(super) macros: Vec<Macro>,
     pub(super) body: Block,
     /// Names of attributes.
     pub(super) names: Vec<Text>,
@@ -103,6 +104,16 @@ pub(super) struct Loop {
     pub(super) otherwise: Block,
 }
 
+/// A macro that can be called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Macro {
+    /// For each parameter its local variable, and what it is if nothing is given.
+    pub(super) parameters: Block,
+    /// The local variables that are its own.
+    pub(super) locals: Block,
+    pub(super) body: Block,
+}
+
 /// Local variables that an item goes to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
@@ -146,6 +157,8 @@ pub(super) enum Expression {
     /// Names and expressions in turn.
     Namespace(Block),
     Strftime(At),
+    /// The macro of this number, with an argument for each parameter.
+    Macro(u16, Block),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

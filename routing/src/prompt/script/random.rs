@@ -148,6 +148,11 @@ pub(super) fn template_source(choices: &mut Choices<'_>) -> String {
             .out
             .push_str("{% set a = 'A' %}{% set b = '' %}{% set c = 2 %}{% set m = messages[0] %}");
     }
+    if source.choices.of(3) == 1 {
+        source.out.push_str("{% macro f(x, i='d', q=none) %}");
+        source.block(2);
+        source.out.push_str("{% endmacro %}");
+    }
     while count > 0 {
         source.statement(3);
         count -= 1;
@@ -197,9 +202,18 @@ impl Source<'_, '_> {
     fn variable(&mut self) -> &'static str {
         match (self.of(4), self.items.last()) {
             (0 | 1, Some(item)) => item,
-            _ => {
-                self.choices.pick(&["a", "b", "c", "m", "kw", "enable_thinking", "bos_token", "k"])
-            }
+            _ => self.choices.pick(&[
+                "a",
+                "b",
+                "c",
+                "m",
+                "kw",
+                "enable_thinking",
+                "bos_token",
+                "k",
+                "x",
+                "q",
+            ]),
         }
     }
 
@@ -332,7 +346,7 @@ impl Source<'_, '_> {
     }
 
     fn text(&mut self, depth: u16) -> String {
-        let kind = if depth == 0 { self.of(4) } else { self.of(19) };
+        let kind = if depth == 0 { self.of(4) } else { self.of(20) };
         match kind {
             0 => self.literal(),
             1 | 2 => self.place(),
@@ -386,6 +400,10 @@ impl Source<'_, '_> {
             15 => format!("{}.replace('x', '')", self.text(depth - 1)),
             16 => format!("ns.{}", self.choices.pick(&["x", "y", "z"])),
             17 => format!("({} | tojson)", self.any(depth - 1)),
+            18 => {
+                let name = self.choices.pick(&["", "q=", "x=", "i="]);
+                format!("f({}, {name}{})", self.text(depth - 1), self.any(depth - 1))
+            }
             _ => format!("({} or {})", self.text(depth - 1), self.text(depth - 1)),
         }
     }

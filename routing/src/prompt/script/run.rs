@@ -20,6 +20,9 @@ pub(super) const MAX_BYTES: usize = 16 << 20;
 /// Items of lists that are made on the way; more are the engine's.
 pub(super) const MAX_ITEMS: usize = 1 << 16;
 
+/// Macros that may run in each other.
+const MAX_CALLS: usize = 3;
+
 /// Fields in namespaces; more are the engine's.
 const MAX_FIELDS: usize = 64;
 
@@ -53,6 +56,9 @@ pub(super) struct Run<'a> {
     given: Vec<Value<'a>>,
     locals: Vec<Value<'a>>,
     loops: Vec<Running>,
+    /// How many of these are not the macro's that is running, and how many macros are.
+    outer_loops: usize,
+    calls: usize,
     /// Namespaces' fields: whose, which, what.
     fields: Vec<(usize, Name, Value<'a>)>,
     spaces: usize,
@@ -83,6 +89,8 @@ impl Script {
             given: Vec::with_capacity(self.given.len()),
             locals: vec![Value::Unset; usize::from(self.locals)],
             loops: Vec::new(),
+            outer_loops: 0,
+            calls: 0,
             fields: Vec::new(),
             spaces: 0,
             items: Vec::new(),
@@ -213,8 +221,7 @@ impl<'a> Run<'a> {
             if let Some(running) = self.loops.get_mut(depth) {
                 running.index = index;
             }
-            let own = usize::from(looped.locals.start)..usize::from(looped.locals.end);
-            self.locals.get_mut(own).ok_or(Bail)?.fill(Value::Unset);
+            self.clear(looped.locals)?;
             let value = self.list_item(&list, index);
             self.bind(looped.target, value)?;
             if self.block(looped.body)? == Then::Break {
@@ -225,6 +232,41 @@ impl<'a> Run<'a> {
         self.loops.truncate(depth);
         // The engine takes a loop that was left in its first turn for one that had none.
         if last == 0 { self.block(looped.otherwise) } else { Ok(Then::Next) }
+    }
+
+    /// Runs a macro; its output stands in the output from the place that it returns.
+    pub(super) fn call_macro(&mut self, number: u16, arguments: Block) -> Result<usize> {
+        let script = self.script;
+        let called = script.macros.get(usize::from(number)).ok_or(Bail)?;
+        if self.calls >= MAX_CALLS {
+            return Err(Bail);
+        }
+        let base = self.evaluate(arguments)?;
+        let values = self.open.split_off(base);
+        self.clear(called.locals)?;
+        let parameters = usize::from(called.parameters.start)..usize::from(called.parameters.end);
+        for (place, mut value) in parameters.step_by(2).zip(values) {
+            // What is undefined counts as not given.
+            if value.is_undefined() {
+                let default = self.listed(place + 1)?;
+                value = self.value(default)?;
+            }
+            let variable = self.listed(place)?;
+            self.set(variable, value)?;
+        }
+        let outer = std::mem::replace(&mut self.outer_loops, self.loops.len());
+        self.calls += 1;
+        let start = self.out.len();
+        self.block(called.body)?;
+        self.calls -= 1;
+        self.outer_loops = outer;
+        Ok(start)
+    }
+
+    fn clear(&mut self, locals: Block) -> Result<()> {
+        let own = usize::from(locals.start)..usize::from(locals.end);
+        self.locals.get_mut(own).ok_or(Bail)?.fill(Value::Unset);
+        Ok(())
     }
 
     fn bind(&mut self, target: Target, value: Value<'a>) -> Result<()> {
@@ -277,7 +319,8 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn loop_field(&self, depth: u8, field: LoopField) -> Result<Value<'a>> {
-        let Running { list, index } = *self.loops.get(usize::from(depth)).ok_or(Bail)?;
+        let Running { list, index } =
+            *self.loops.get(self.outer_loops + usize::from(depth)).ok_or(Bail)?;
         let number = |number: usize| i64::try_from(number).map(Value::Int).map_err(|_| Bail);
         match field {
             LoopField::Index => number(index + 1),

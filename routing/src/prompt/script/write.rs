@@ -32,8 +32,23 @@ impl<'a> Run<'a> {
             }
             return self.check_bytes();
         }
+        if let Some(Expression::Macro(number, arguments)) =
+            script.expressions.get(usize::from(at)).copied()
+        {
+            return self.call_macro(number, arguments).map(|_| ());
+        }
         let value = self.value(at)?;
         self.write(value)
+    }
+
+    /// What was written from here on, as a text in place of output.
+    pub(super) fn take_written(&mut self, start: usize) -> Result<Value<'a>> {
+        let from = self.built.len();
+        self.built.push_str(self.out.get(start..).ok_or(Bail)?);
+        self.out.truncate(start);
+        self.check_bytes()?;
+        self.step_text(self.built.len() - from)?;
+        Ok(Value::Built(from, self.built.len()))
     }
 
     /// Writes a value as Python does.
@@ -75,7 +90,7 @@ impl<'a> Run<'a> {
     }
 
     /// Evaluates expressions; their values are open from the place that it returns.
-    fn evaluate(&mut self, parts: Block) -> Result<usize> {
+    pub(super) fn evaluate(&mut self, parts: Block) -> Result<usize> {
         let script = self.script;
         let parts = script.lists.get(usize::from(parts.start)..usize::from(parts.end));
         let base = self.open.len();
