@@ -264,7 +264,7 @@ impl Compiler<'_> {
             return self.select(of, filter.name == "selectattr", &filter.args);
         }
         if filter.name == "tojson" {
-            return self.to_json(of, &filter.args);
+            return self.json_filter(of, &filter.args);
         }
         let Some(arguments) = positional(&filter.args) else { return Some(Expression::Bail) };
         let function = match (filter.name, arguments.len()) {
@@ -285,7 +285,7 @@ impl Compiler<'_> {
     }
 
     /// `tojson`, with what it is mostly called with: `indent` and `ensure_ascii`.
-    fn to_json(&mut self, of: At, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {
+    fn json_filter(&mut self, of: At, arguments: &[ast::CallArg<'_>]) -> Option<Expression> {
         let (mut indent, mut ascii) = (Constant::Undefined, Constant::Bool(false));
         for argument in arguments {
             let ast::CallArg::Kwarg(name, node) = argument else { return Some(Expression::Bail) };
