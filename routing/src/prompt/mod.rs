@@ -40,6 +40,7 @@ mod template;
 mod tokenizer;
 #[cfg(feature = "preprocess")]
 mod tokenizer_json;
+mod tools;
 mod tree;
 mod turn;
 mod unicode;

@@ -6,11 +6,12 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::message::{Conversation, MEDIA, Style, known, tools, value};
+use super::message::{Conversation, MEDIA, Style, value};
 use super::model::Model;
 use super::prompter::Text;
 use super::request::Chat;
 use super::template::Context;
+use super::tools::{known, tools};
 use super::turn::Turn;
 
 /// What `transformers` puts at the end of a message that is to be continued.

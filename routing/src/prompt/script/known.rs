@@ -4,12 +4,13 @@
 use minijinja::Value;
 
 use super::super::json::Json;
-use super::super::message::{Conversation, Style, tools};
+use super::super::message::{Conversation, Style};
 use super::super::template::Context;
+use super::super::tools::tools;
 use super::tests::{agree, compiled, messages};
 
 /// What scripts do: each answers, and as the engine does.
-const KNOWN: [&str; 84] = [
+const KNOWN: [&str; 85] = [
     "a{% if add_generation_prompt %}\n  b\n{%- endif %}\n c {{- 'd' }}",
     "{{ none }}{{ true }}{{ 7 }}{{ -3 }}{{ missing }}{{ bos_token }}{{ kw }}{{ flag }}{{ number }}",
     "{% for m in messages %}{{ m.role }}:{{ m['content'] }};{{ m.missing }}{% endfor %}",
@@ -93,6 +94,7 @@ const KNOWN: [&str; 84] = [
     "{% macro a() %}{% if loop is defined %}y{% endif %}{% set q = 1 %}{{ q }}{% endmacro %}{% for m in messages %}{{ a() }}{% endfor %}{{ a is defined }}",
     "{% macro a(x) %}{{- x }}\\n {% endmacro %}{{ a('1') }}|{{- a('2') | length }}{% for m in messages if a(m.role) == a('user') %}{{ m.content }}{% endfor %}",
     "{{ tools[0].items() is sequence }}{{ (tools[0] | items | list) is sequence }}{{ tools[0].items() | length }}",
+    "{% macro a(x) %}{% if x %}{% set q = x %}{% endif %}{{ q }};{% endmacro %}{{ a('1') }}{{ a('') }}",
     "{{ 'x' | tojson }}{{ none | tojson }}{{ true | tojson }}{{ -3 | tojson }}{{ '\"é\n' | tojson }}{{ tools[0].function.parameters.n }}{{ 'n' in tools[0].function.parameters }}",
 ];
 

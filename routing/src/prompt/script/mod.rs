@@ -16,6 +16,8 @@ mod operators;
 mod program;
 #[cfg(all(test, feature = "preprocess"))]
 mod random;
+#[cfg(all(test, feature = "preprocess"))]
+mod random_template;
 mod run;
 #[cfg(all(test, feature = "preprocess"))]
 mod tests;

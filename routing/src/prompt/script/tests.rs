@@ -10,11 +10,13 @@ use proptest::prelude::*;
 use super::super::artefact::TemplateDefinition;
 use super::super::content_format::takes_parts;
 use super::super::json::Json;
-use super::super::message::{Conversation, Style, tools};
+use super::super::message::{Conversation, Style};
 use super::super::request::{Api, Prompt, Request};
 use super::super::template::{Context, Template};
+use super::super::tools::tools;
 use super::super::tree::Tree;
-use super::random::{Choices, conversation, functions, template_source};
+use super::random::{Choices, conversation, functions};
+use super::random_template::template_source;
 
 /// The template of a model directory; its tokenizer isn't needed.
 fn template_of(dir: &Path) -> Option<Template> {
