@@ -26,7 +26,7 @@ const FUEL: u64 = 20_000_000;
 pub(super) struct Template {
     environment: Environment<'static>,
     /// What renders without the engine as far as that goes, for each.
-    scripts: [Option<Script>; 2],
+    scripts: [Option<Box<Script>>; 2],
     special: Vec<(String, Value)>,
     content_parts: [bool; 2],
     developer: [bool; 2],
@@ -55,7 +55,8 @@ impl Template {
             let source = generation_blocks_opened(source);
             if let Some(script) = scripts.get_mut(number) {
                 let functions: Vec<_> = environment.globals().map(|(name, _)| name).collect();
-                *script = script::compile(&source, syntax(), &functions, &definition.special);
+                *script = script::compile(&source, syntax(), &functions, &definition.special)
+                    .map(Box::new);
             }
             let developer = source.contains("\"developer\"") || source.contains("'developer'");
             environment
@@ -128,7 +129,7 @@ impl Template {
 
     /// The script of a template, if there is one.
     pub(super) fn script(&self, number: usize) -> Option<&Script> {
-        self.scripts.get(number)?.as_ref()
+        self.scripts.get(number)?.as_deref()
     }
 
     /// From now on the engine renders all.

@@ -1,7 +1,7 @@
 //! Chat templates without the template engine, where that is possible.
 //!
-//! A template is compiled to a small program ([`compile`]), which is run over the conversation as
-//! it is ([`run`]): values are borrowed, and only the output is written. What the program can't do
+//! A template is compiled to a small program (`compile`), which is run over the conversation as
+//! it is (`run`): values are borrowed, and only the output is written. What the program can't do
 //! exactly as the engine does it ends the run, and the engine renders instead. So a template may
 //! hold anything; what counts is where a request leads through it.
 
