@@ -29,7 +29,7 @@ pub(crate) struct Script {
     pub(super) special: Vec<(u16, Text)>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "preprocess"))]
 impl Script {
     /// Bytes that a run may read.
     pub(super) fn size(&self) -> usize {
