@@ -65,18 +65,21 @@ pub fn body(warm: &mut Prompter, cold: &mut Prompter, memo_bytes: usize, body: &
 }
 
 /// A template out of a model's files, and a body for it, apart by a zero byte. It is refused or
-/// renders or fails; it never panics.
+/// renders or fails; it never panics. Without the template engine it renders what it does with it.
 pub fn template(data: &[u8]) {
     let (source, body) = match data.iter().position(|byte| *byte == 0) {
         Some(at) => (&data[..at], &data[at + 1..]),
         None => (data, br#"{"messages":[{"role":"user","content":"Hi"}]}"#.as_slice()),
     };
     let Ok(source) = std::str::from_utf8(source) else { return };
-    let Ok(model) = Model::load(with_template(source)) else { return };
+    let load = || Model::load(with_template(source));
+    let (Ok(model), Ok(interpreted)) = (load(), load()) else { return };
     let mut prompter = Prompter::new(model, 1 << 16);
+    let mut interpreted = Prompter::new(interpreted.interpreted(), 1 << 16);
     for api in APIS {
         if let Ok(request) = Request::parse(api, body) {
-            let _ = prompter.prefix(&request, ROOT, 64, 0);
+            let prefix = prompter.prefix(&request, ROOT, 64, 0);
+            assert_eq!(prefix, interpreted.prefix(&request, ROOT, 64, 0), "{api:?}");
         }
     }
 }

@@ -8,6 +8,8 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
+use super::tools::{known, tool_calls};
+use super::tree::Tree;
 
 /// Stands for what isn't text; no one writes it by accident.
 pub(super) const MEDIA: &str = "\u{f8ff}warmpath media\u{f8ff}";
@@ -18,7 +20,7 @@ type Fields<'a> = Vec<(&'static str, Field<'a>)>;
 #[derive(Clone, Debug)]
 pub(super) enum Field<'a> {
     Text(Cow<'a, str>),
-    Other(Value),
+    Other(Tree<'a>),
     Parts(Vec<Part<'a>>),
 }
 
@@ -26,7 +28,7 @@ impl Field<'_> {
     fn value(&self, marked: bool) -> Value {
         match self {
             Self::Text(text) => Value::from(text.as_ref()),
-            Self::Other(value) => value.clone(),
+            Self::Other(tree) => tree.to_value(),
             Self::Parts(parts) => parts.iter().map(|part| part.to_value(marked)).collect(),
         }
     }
@@ -73,6 +75,60 @@ impl<'a> Conversation<'a> {
                 Value::from_pairs(fields.iter().map(|(name, field)| (*name, field.value(marked))))
             })
             .collect()
+    }
+
+    /// How many messages there are.
+    pub(super) fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Bytes of all that is text in contents.
+    pub(super) fn bytes(&self) -> usize {
+        let of_part = |part: &Part<'_>| match part {
+            Part::Text(text, _) => text.len(),
+            Part::Media(_) => MEDIA.len(),
+        };
+        let of_field = |(_, field): &(&'static str, Field<'_>)| match field {
+            Field::Text(text) => text.len(),
+            Field::Parts(parts) => parts.iter().map(of_part).sum(),
+            Field::Other(_) => 0,
+        };
+        self.messages.iter().flatten().map(of_field).sum()
+    }
+
+    /// A field of a message.
+    pub(super) fn field(&self, message: usize, name: &str) -> Option<&Field<'a>> {
+        let mut fields = self.messages.get(message)?.iter();
+        fields.find(|(known, _)| *known == name).map(|(_, field)| field)
+    }
+
+    /// Whether two messages have the same fields; none if that isn't seen from their texts.
+    pub(super) fn are_equal(&self, left: usize, right: usize) -> Option<bool> {
+        if left == right {
+            return Some(true);
+        }
+        let fields = self.messages.get(left)?;
+        let mut equal = (fields.len() == self.messages.get(right)?.len()).then_some(true);
+        if equal.is_none() {
+            return Some(false);
+        }
+        for (name, field) in fields {
+            match (field, self.field(right, name)) {
+                (_, None) => return Some(false),
+                (Field::Text(one), Some(Field::Text(other))) if one != other => return Some(false),
+                (Field::Text(_), Some(Field::Text(_))) => {}
+                _ => equal = None,
+            }
+        }
+        equal
+    }
+
+    /// The parts of a message's content, if it has such.
+    pub(super) fn parts(&self, message: usize) -> Option<&[Part<'a>]> {
+        match self.field(message, "content")? {
+            Field::Parts(parts) => Some(parts),
+            Field::Text(_) | Field::Other(_) => None,
+        }
     }
 
     /// The text of the last message, or its last part that is text, for `continue_final_message`.
@@ -136,7 +192,7 @@ impl<'a> Conversation<'a> {
             }
             let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
             if let Some(reasoning) = reasoning {
-                let reasoning = Field::Other(value(reasoning)?);
+                let reasoning = Field::Other(known(reasoning)?);
                 fields.push(("reasoning", reasoning.clone()));
                 fields.push(("reasoning_content", reasoning.clone()));
                 fields.insert(0, ("thinking", reasoning));
@@ -145,7 +201,7 @@ impl<'a> Conversation<'a> {
         if role == "tool"
             && let Some(id) = message.get("tool_call_id")
         {
-            fields.push(("tool_call_id", Field::Other(value(id)?)));
+            fields.push(("tool_call_id", Field::Other(known(id)?)));
         }
         for name in ["name", "task"] {
             if let Some(text) = message.get(name).and_then(Json::str) {
@@ -239,7 +295,7 @@ impl Part<'_> {
 }
 
 /// Fields of content parts that vLLM's own types have; others are passed to the template.
-const KNOWN_PART_FIELDS: [&str; 18] = [
+pub(super) const KNOWN_PART_FIELDS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
     "closed",
@@ -339,120 +395,4 @@ pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
         return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
     }
     Ok(json.to_value())
-}
-
-/// Whether Python's json may read what isn't JSON here: numbers that are none or too large, halves
-/// of surrogates, and what is nested deeply.
-fn python_may_read(text: &str, error: &serde_json::Error) -> bool {
-    let said = error.to_string();
-    text.contains("NaN")
-        || text.contains("Infinity")
-        || ["out of range", "recursion limit", "surrogate", "unicode code point", "hex escape"]
-            .iter()
-            .any(|what| said.contains(what))
-}
-
-/// Calls with their arguments as an object; none for an empty list, which is dropped.
-fn tool_calls(calls: &Json<'_>) -> Result<Option<Value>, PromptError> {
-    const REFUSED: PromptError = PromptError::UnsupportedContent("tool_calls");
-    let calls = calls.list().ok_or(REFUSED)?;
-    if calls.is_empty() {
-        return Ok(None);
-    }
-    let mut values = Vec::with_capacity(calls.len());
-    for call in calls {
-        let function = call.get("function").and_then(Json::map).ok_or(REFUSED)?;
-        if call.get("type").is_some_and(|kind| kind.str() != Some("function")) {
-            return Err(REFUSED);
-        }
-        let empty = || Ok(Value::from_pairs(std::iter::empty::<(&str, Value)>()));
-        let arguments = match call.get("function").and_then(|function| function.get("arguments")) {
-            Some(Json::Str(text)) if !text.is_empty() => {
-                match serde_json::from_str::<Json<'_>>(text) {
-                    Ok(parsed @ Json::Map(_)) => value(&parsed),
-                    Err(error) if python_may_read(text, &error) => {
-                        Err(PromptError::UnsupportedContent("arguments that only Python reads"))
-                    }
-                    _ => empty(),
-                }
-            }
-            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => value(parsed),
-            _ => empty(),
-        }?;
-        // The order of the API's types, not of the body: pydantic rebuilds the objects, and puts
-        // what it doesn't know at the end.
-        let mut inner = vec![("arguments", arguments)];
-        in_order(function, &["name"], &["arguments"], &mut inner)?;
-        let mut outer = Vec::new();
-        let fields = call.map().unwrap_or_default();
-        if let Some(id) = call.get("id") {
-            outer.push(("id", value(id)?));
-        }
-        outer.push(("function", Value::from_pairs(inner)));
-        in_order(fields, &["type"], &["id", "function"], &mut outer)?;
-        values.push(Value::from_pairs(outer));
-    }
-    Ok(Some(values.into_iter().collect()))
-}
-
-/// Appends the fields `first`, then all others but those in `but`, in the order of the body.
-fn in_order<'j>(
-    fields: &'j [(Cow<'_, str>, Json<'_>)],
-    first: &[&'static str],
-    but: &[&str],
-    out: &mut Vec<(&'j str, Value)>,
-) -> Result<(), PromptError> {
-    for name in first {
-        if let Some((_, json)) = fields.iter().find(|(known, _)| known == name) {
-            out.push((name, value(json)?));
-        }
-    }
-    for (name, json) in fields {
-        if !first.contains(&name.as_ref()) && !but.contains(&name.as_ref()) {
-            out.push((name, value(json)?));
-        }
-    }
-    Ok(())
-}
-
-/// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.
-pub(super) fn tools(tools: &Json<'_>) -> Result<Value, PromptError> {
-    const REFUSED: PromptError = PromptError::UnsupportedContent("tools");
-    let list = tools.list().ok_or(REFUSED)?;
-    let mut values = Vec::with_capacity(list.len());
-    for tool in list {
-        if tool.get("type").is_some_and(|kind| kind.str() != Some("function")) {
-            return Err(REFUSED);
-        }
-        let function = tool.get("function").ok_or(REFUSED)?;
-        let name = function.get("name").filter(|name| name.str().is_some()).ok_or(REFUSED)?;
-        let description = function.get("description");
-        if description.is_some_and(|text| text.str().is_none()) {
-            return Err(REFUSED);
-        }
-        let parameters = function.get("parameters");
-        if parameters.is_some_and(|parameters| parameters.map().is_none()) {
-            return Err(REFUSED);
-        }
-        let field = |json: Option<&Json<'_>>| json.map_or(Ok(Value::from(())), value);
-        let mut inner = vec![
-            ("name", value(name)?),
-            ("description", field(description)?),
-            ("parameters", field(parameters)?),
-        ];
-        if let Some(strict) = function.get("strict") {
-            inner.push(("strict", value(strict)?));
-        }
-        let deferred = tool.get("defer_loading");
-        if let Some(deferred) = function.get("defer_loading").or(deferred) {
-            inner.push(("defer_loading", value(deferred)?));
-        }
-        let mut outer =
-            vec![("type", Value::from("function")), ("function", Value::from_pairs(inner))];
-        if let Some(deferred) = deferred {
-            outer.push(("defer_loading", value(deferred)?));
-        }
-        values.push(Value::from_pairs(outer));
-    }
-    Ok(values.into_iter().collect())
 }

@@ -32,6 +32,7 @@ mod request;
 mod responses;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
+mod script;
 mod spaces;
 mod stretch;
 mod strftime;
@@ -39,6 +40,8 @@ mod template;
 mod tokenizer;
 #[cfg(feature = "preprocess")]
 mod tokenizer_json;
+mod tools;
+mod tree;
 mod turn;
 mod unicode;
 mod vocabulary;

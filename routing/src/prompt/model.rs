@@ -33,6 +33,14 @@ impl Model {
         })
     }
 
+    /// The same model, but its templates are rendered by the template engine alone: what takes the
+    /// short way is held against it.
+    #[must_use]
+    pub fn interpreted(mut self) -> Self {
+        self.template.forget_scripts();
+        self
+    }
+
     /// The hash over tokenizer.json, chat template and special tokens.
     pub fn tokenizer_hash(&self) -> &[u8; 32] {
         &self.hash

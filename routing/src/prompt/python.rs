@@ -76,7 +76,8 @@ impl Dumps {
         Ok(())
     }
 
-    fn block(
+    /// Appends so many items in brackets, each in its line if there is an indent.
+    pub(super) fn block(
         &self,
         count: usize,
         open: char,
@@ -108,7 +109,8 @@ impl Dumps {
         Ok(())
     }
 
-    fn string(&self, text: &str, out: &mut String) {
+    /// Appends a text in its quotes.
+    pub(super) fn string(&self, text: &str, out: &mut String) {
         out.push('"');
         for char in text.chars() {
             match char {

@@ -6,11 +6,12 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::message::{Conversation, MEDIA, Style, tools, value};
+use super::message::{Conversation, MEDIA, Style, value};
 use super::model::Model;
 use super::prompter::Text;
 use super::request::Chat;
 use super::template::Context;
+use super::tools::{known, tools};
 use super::turn::Turn;
 
 /// What `transformers` puts at the end of a message that is to be continued.
@@ -58,17 +59,15 @@ pub(super) fn render<'a>(
         text.to_mut().push_str(CONTINUE_TAG);
     }
     let tools = chat.tools.as_ref().map(tools).transpose()?;
-    let documents = chat.documents.as_ref().map(value).transpose()?;
-    let variables = variables(model, chat, now_unix)?;
-    let context = |messages: Value| Context {
-        messages,
-        tools: tools.clone(),
-        documents: documents.clone(),
+    let documents = chat.documents.as_ref().map(known).transpose()?;
+    let context = Context {
+        tools,
+        documents,
         add_generation_prompt: chat.add_generation_prompt,
-        variables: variables.clone(),
+        variables: variables(model, chat, now_unix)?,
         now_unix,
     };
-    let mut text = template.render(number, context(conversation.to_value(false)))?;
+    let mut text = template.render(number, &conversation, &context)?;
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
     }
@@ -78,7 +77,7 @@ pub(super) fn render<'a>(
         // with the media marked as what they are, and with a text in their place.
         let mut certain = text.find(MEDIA).unwrap_or(0);
         if style.parts {
-            let other = template.render(number, context(conversation.to_value(true)))?;
+            let other = template.interpret(number, conversation.to_value(true), &context)?;
             let same = text.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
             certain = certain.min(same);
         }

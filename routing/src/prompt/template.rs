@@ -1,6 +1,7 @@
 //! The model's chat template, rendered as Hugging Face `transformers` renders it with Jinja2.
 
 use std::fmt;
+use std::ops::Range;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
@@ -9,8 +10,11 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::artefact::TemplateDefinition;
 use super::error::{ArtefactError, PromptError};
+use super::message::Conversation;
 use super::python::{self, Dumps};
+use super::script::{self, Script};
 use super::strftime::strftime;
+use super::tree::Tree;
 
 const CHAT: &str = "chat";
 const TOOLS: &str = "tools";
@@ -21,6 +25,8 @@ const FUEL: u64 = 20_000_000;
 /// The compiled templates of a model.
 pub(super) struct Template {
     environment: Environment<'static>,
+    /// What renders without the engine as far as that goes, for each.
+    scripts: [Option<Box<Script>>; 2],
     special: Vec<(String, Value)>,
     content_parts: [bool; 2],
     developer: [bool; 2],
@@ -28,11 +34,11 @@ pub(super) struct Template {
     merges_system: bool,
 }
 
-/// What a template is given.
-pub(super) struct Context {
-    pub(super) messages: Value,
-    pub(super) tools: Option<Value>,
-    pub(super) documents: Option<Value>,
+/// What a template is given beside the messages.
+#[derive(Debug, Default)]
+pub(super) struct Context<'a> {
+    pub(super) tools: Option<Tree<'a>>,
+    pub(super) documents: Option<Tree<'a>>,
     pub(super) add_generation_prompt: bool,
     /// Further variables by name; they go before the special tokens.
     pub(super) variables: Vec<(String, Value)>,
@@ -43,17 +49,23 @@ pub(super) struct Context {
 impl Template {
     pub(super) fn compile(definition: &TemplateDefinition) -> Result<Self, ArtefactError> {
         let mut environment = environment();
-        let mut template = |name: &'static str, source: &Option<String>| {
+        let mut scripts = [None, None];
+        let mut template = |number: usize, name: &'static str, source: &Option<String>| {
             let Some(source) = source else { return Ok((false, false)) };
             let source = generation_blocks_opened(source);
+            if let Some(script) = scripts.get_mut(number) {
+                let functions: Vec<_> = environment.globals().map(|(name, _)| name).collect();
+                *script = script::compile(&source, syntax(), &functions, &definition.special)
+                    .map(Box::new);
+            }
             let developer = source.contains("\"developer\"") || source.contains("'developer'");
             environment
                 .add_template_owned(name, source)
                 .map_err(|error| ArtefactError::Template(describe(&error)))?;
             Ok((true, developer))
         };
-        let chat = template(CHAT, &definition.source)?;
-        let tools = template(TOOLS, &definition.tools_source)?;
+        let chat = template(0, CHAT, &definition.source)?;
+        let tools = template(1, TOOLS, &definition.tools_source)?;
         let merges_system = [(CHAT, &definition.source), (TOOLS, &definition.tools_source)]
             .iter()
             .any(|(name, source)| match source {
@@ -62,6 +74,7 @@ impl Template {
             });
         Ok(Self {
             environment,
+            scripts,
             merges_system,
             special: definition
                 .special
@@ -101,21 +114,51 @@ impl Template {
         self.merges_system
     }
 
-    pub(super) fn render(&self, number: usize, context: Context) -> Result<String, PromptError> {
+    /// The text: by the script where that can tell it, else by the engine.
+    pub(super) fn render(
+        &self,
+        number: usize,
+        conversation: &Conversation<'_>,
+        context: &Context<'_>,
+    ) -> Result<String, PromptError> {
+        match self.script(number).and_then(|script| script.run(conversation, context)) {
+            Some(text) => Ok(text),
+            None => self.interpret(number, conversation.to_value(false), context),
+        }
+    }
+
+    /// The script of a template, if there is one.
+    pub(super) fn script(&self, number: usize) -> Option<&Script> {
+        self.scripts.get(number)?.as_deref()
+    }
+
+    /// From now on the engine renders all.
+    pub(super) fn forget_scripts(&mut self) {
+        self.scripts = [None, None];
+    }
+
+    /// The text by the engine.
+    pub(super) fn interpret(
+        &self,
+        number: usize,
+        messages: Value,
+        context: &Context<'_>,
+    ) -> Result<String, PromptError> {
         let mut variables: Vec<(Value, Value)> = Vec::with_capacity(16);
         let mut add = |name: &str, value: Value| variables.push((Value::from(name), value));
         // Later ones replace earlier ones of the same name.
         for (name, value) in &self.special {
             add(name, value.clone());
         }
-        for (name, value) in context.variables {
-            add(&name, value);
+        for (name, value) in &context.variables {
+            add(name, value.clone());
         }
         let now_unix = context.now_unix;
         add("strftime_now", Value::from_function(move |format: &str| strftime(format, now_unix)));
-        add("messages", context.messages);
-        add("tools", context.tools.unwrap_or_else(|| Value::from(())));
-        add("documents", context.documents.unwrap_or_else(|| Value::from(())));
+        add("messages", messages);
+        let given = |tree: &Option<Tree<'_>>| tree.as_ref().map_or(Value::from(()), Tree::to_value);
+        add("tools", given(&context.tools));
+        add("documents", given(&context.documents));
         add("add_generation_prompt", Value::from(context.add_generation_prompt));
         self.environment
             .get_template(if number == 1 { TOOLS } else { CHAT })
@@ -179,12 +222,15 @@ fn describe(error: &Error) -> String {
     }
 }
 
+/// As `transformers` sets up Jinja2.
+fn syntax() -> SyntaxConfig {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    syntax.unwrap_or_default()
+}
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
-    // As `transformers` sets up Jinja2.
-    if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
-        environment.set_syntax(syntax);
-    }
+    environment.set_syntax(syntax());
     environment.set_fuel(Some(FUEL));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_formatter(|output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value| {
@@ -241,12 +287,18 @@ fn method(
 }
 
 fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
+    text.get(strip_range(text, chars, start, end)).unwrap_or_default()
+}
+
+/// What `str.strip()` leaves of a text, at its start or end or both.
+pub(super) fn strip_range(text: &str, chars: Option<&str>, start: bool, end: bool) -> Range<usize> {
     let takes = |char: char| match chars {
         Some(chars) => chars.contains(char),
         None => python::is_space(char),
     };
-    let text = if start { text.trim_start_matches(takes) } else { text };
-    if end { text.trim_end_matches(takes) } else { text }
+    let rest = if start { text.trim_start_matches(takes) } else { text };
+    let from = text.len() - rest.len();
+    from..from + if end { rest.trim_end_matches(takes) } else { rest }.len()
 }
 
 #[allow(clippy::needless_pass_by_value)] // What a filter is given.
@@ -341,17 +393,13 @@ mod tests {
             special: vec![("bos_token".into(), "<s>".into())],
             ..TemplateDefinition::default()
         };
-        Template::compile(&definition).unwrap().render(
-            0,
-            Context {
-                messages,
-                tools: None,
-                documents: None,
-                add_generation_prompt: true,
-                variables: vec![("enable_thinking".into(), Value::from(false))],
-                now_unix: 1_795_966_337,
-            },
-        )
+        let context = Context {
+            add_generation_prompt: true,
+            variables: vec![("enable_thinking".into(), Value::from(false))],
+            now_unix: 1_795_966_337,
+            ..Context::default()
+        };
+        Template::compile(&definition).unwrap().interpret(0, messages, &context)
     }
 
     #[test]

@@ -1,0 +1,316 @@
+//! The law of scripts: what one says is what the engine says. On published templates, and on
+//! templates and conversations of all kinds.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers too.
+
+use std::path::{Path, PathBuf};
+
+use minijinja::Value;
+use proptest::prelude::*;
+
+use super::super::artefact::TemplateDefinition;
+use super::super::content_format::takes_parts;
+use super::super::json::Json;
+use super::super::message::{Conversation, Style};
+use super::super::request::{Api, Prompt, Request};
+use super::super::template::{Context, Template};
+use super::super::tools::tools;
+use super::super::tree::Tree;
+use super::random::{Choices, conversation, functions};
+use super::random_template::template_source;
+
+/// The template of a model directory; its tokenizer isn't needed.
+fn template_of(dir: &Path) -> Option<Template> {
+    let config = std::fs::read(dir.join("tokenizer_config.json")).ok()?;
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    let source = match std::fs::read_to_string(dir.join("chat_template.jinja")) {
+        Ok(source) => source,
+        Err(_) => config["chat_template"].as_str()?.to_owned(),
+    };
+    let special = config.as_object().unwrap().iter().filter_map(|(name, value)| {
+        let text = value.as_str().or_else(|| value["content"].as_str())?;
+        name.ends_with("_token").then(|| (name.clone(), text.to_owned()))
+    });
+    Some(compiled(&source, special.collect()))
+}
+
+pub(super) fn compiled(source: &str, special: Vec<(String, String)>) -> Template {
+    Template::compile(&TemplateDefinition {
+        content_parts: takes_parts(source),
+        source: Some(source.to_owned()),
+        special,
+        ..TemplateDefinition::default()
+    })
+    .unwrap()
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The small models of the repository, and larger ones where they are.
+fn model_directories() -> Vec<PathBuf> {
+    let root = repository();
+    let shared =
+        std::env::var_os("WARMPATH_SHARED").map_or_else(|| root.join("../shared"), PathBuf::from);
+    let mut dirs = vec![root.join("tests/fixtures/models/demo")];
+    for folder in [root.join("tests/fixtures/conformance/models"), shared.join("tokenizers")] {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        dirs.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    let more = std::env::var_os("WARMPATH_CONFORMANCE").unwrap_or_default();
+    dirs.extend(std::env::split_paths(&more).filter(|path| path.is_dir()));
+    dirs
+}
+
+fn style(template: &Template) -> Style {
+    Style { parts: template.takes_parts(0), developer: template.knows_developer(0) }
+}
+
+/// Whether the script answered; it panics if that wasn't the engine's answer.
+pub(super) fn agree(
+    template: &Template,
+    conversation: &Conversation<'_>,
+    context: &Context<'_>,
+) -> bool {
+    let said = template.script(0).and_then(|script| script.run(conversation, context));
+    let Some(said) = said else { return false };
+    let engine = template.interpret(0, conversation.to_value(false), context);
+    assert_eq!(Ok(said), engine);
+    true
+}
+
+pub(super) fn messages(turns: &[(&'static str, &'static str)]) -> Vec<Json<'static>> {
+    let message = |(role, content): &(&'static str, &'static str)| {
+        let text = |text: &'static str| Json::Str(text.into());
+        Json::object([("role", text(role)), ("content", text(content))])
+    };
+    turns.iter().map(message).collect()
+}
+
+#[test]
+fn plain_chats_need_no_engine() {
+    let chats: [&[(&str, &str)]; 4] = [
+        &[("user", "Hi")],
+        &[("system", "Be brief."), ("user", " Hi \n")],
+        &[("user", "Hi"), ("assistant", "Hello."), ("user", "Bye")],
+        &[
+            ("system", "Be brief."),
+            ("user", "Hi"),
+            ("assistant", "<think>\nHm.\n</think>\n\nHello."),
+            ("user", "And?"),
+            ("assistant", ""),
+            ("user", "Bye"),
+        ],
+    ];
+    for dir in model_directories() {
+        let Some(template) = template_of(&dir) else { continue };
+        for chat in chats {
+            for add_generation_prompt in [false, true] {
+                let messages = messages(chat);
+                let conversation = Conversation::new(&messages, style(&template)).unwrap();
+                let variables = vec![("enable_thinking".to_owned(), Value::from(false))];
+                let context = Context { add_generation_prompt, variables, ..Context::default() };
+                let engine = template.interpret(0, conversation.to_value(false), &context);
+                if engine.is_ok() {
+                    let name = dir.display();
+                    assert!(agree(&template, &conversation, &context), "{name}: {chat:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn conformance_bodies_are_the_engines() {
+    let fixtures = repository().join("tests/fixtures/conformance");
+    let mut bodies = Vec::new();
+    for file in ["demo.jsonl", "gemma.jsonl", "apis.jsonl"] {
+        for line in std::fs::read_to_string(fixtures.join(file)).unwrap().lines() {
+            let case: serde_json::Value = serde_json::from_str(line).unwrap();
+            bodies.push(case["body"].to_string());
+        }
+    }
+    for dir in model_directories() {
+        let Some(template) = template_of(&dir) else { continue };
+        let (mut answered, mut all) = (0, 0);
+        for body in &bodies {
+            let api = Api::of_body(body.as_bytes()).unwrap();
+            let Ok(request) = Request::parse(api, body.as_bytes()) else { continue };
+            let Prompt::Chat(chat) = &request.prompt else { continue };
+            let Ok(conversation) = Conversation::new(&chat.messages, style(&template)) else {
+                continue;
+            };
+            let kwargs = chat.kwargs.as_ref().and_then(Json::map).unwrap_or_default();
+            let context = Context {
+                tools: chat.tools.as_ref().and_then(|tools| self::tools(tools).ok()),
+                documents: chat.documents.as_ref().map(Tree::Json),
+                add_generation_prompt: chat.add_generation_prompt,
+                variables: kwargs.iter().map(|(k, v)| (k.to_string(), v.to_value())).collect(),
+                now_unix: 1_795_966_337,
+            };
+            all += 1;
+            answered += usize::from(agree(&template, &conversation, &context));
+        }
+        eprintln!("{}: {answered} of {all} without the engine", dir.display());
+        assert!(answered * 4 >= all, "{}: {answered} of {all}", dir.display());
+    }
+}
+
+fn variables(choices: &mut Choices<'_>) -> Vec<(String, Value)> {
+    let mut variables = Vec::new();
+    for name in ["enable_thinking", "a", "kw"] {
+        let value = match choices.of(8) {
+            1 => Value::from(true),
+            2 => Value::from(false),
+            3 => Value::from(" kw\u{a0}"),
+            4 => Value::from(3),
+            5 => Value::from(1.5),
+            6 => Value::from(vec![Value::from("x")]),
+            7 => Value::from(""),
+            _ => continue,
+        };
+        variables.push((name.to_owned(), value));
+    }
+    variables
+}
+
+/// Whether engine and script answered, for a template, a conversation and a context out of numbers.
+fn random_agreement(source: &[u16], talk: &[u16]) -> Option<[bool; 2]> {
+    let source = template_source(&mut Choices::new(source));
+    let definition = TemplateDefinition {
+        content_parts: takes_parts(&source),
+        source: Some(source.clone()),
+        special: vec![("bos_token".into(), "<s>".into())],
+        ..TemplateDefinition::default()
+    };
+    let template = Template::compile(&definition).ok()?;
+    let mut choices = Choices::new(talk);
+    let messages = conversation(&mut choices);
+    let functions = functions(&mut choices);
+    let context = Context {
+        tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
+        add_generation_prompt: choices.of(2) == 1,
+        variables: variables(&mut choices),
+        now_unix: 1_795_966_337,
+        ..Context::default()
+    };
+    let parts = if choices.of(3) == 0 { !template.takes_parts(0) } else { template.takes_parts(0) };
+    let style = Style { parts, developer: choices.of(2) == 1 };
+    let conversation = Conversation::new(&messages, style).ok()?;
+    let said = template.script(0).and_then(|script| script.run(&conversation, &context));
+    let engine = template.interpret(0, conversation.to_value(false), &context);
+    let answered = [engine.is_ok(), said.is_some()];
+    if let Some(said) = said {
+        assert_eq!(Ok(said), engine, "{source}\n{messages:?}\n{context:?}");
+    }
+    Some(answered)
+}
+
+fn cases() -> u32 {
+    std::env::var("WARMPATH_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(1500)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
+
+    #[test]
+    fn random_templates_render_as_by_the_engine(
+        source in proptest::collection::vec(any::<u16>(), 0..160),
+        talk in proptest::collection::vec(any::<u16>(), 0..120),
+    ) {
+        random_agreement(&source, &talk);
+    }
+
+    #[test]
+    fn random_conversations_render_as_by_the_engine(
+        talk in proptest::collection::vec(any::<u16>(), 0..200),
+    ) {
+        thread_local! {
+            static TEMPLATES: Vec<Template> =
+                model_directories().iter().filter_map(|dir| template_of(dir)).collect();
+        }
+        TEMPLATES.with(|templates| {
+            for template in templates {
+                let mut choices = Choices::new(&talk);
+                let messages = conversation(&mut choices);
+                let functions = functions(&mut choices);
+                let context = Context {
+                    tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
+                    add_generation_prompt: choices.of(2) == 1,
+                    variables: variables(&mut choices),
+                    ..Context::default()
+                };
+                if let Ok(conversation) = Conversation::new(&messages, style(template)) {
+                    agree(template, &conversation, &context);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn enough_random_templates_are_answered() {
+    // Else the law above says little.
+    let mut number = 1u32;
+    let mut numbers = |count: usize| -> Vec<u16> {
+        let mut next = || {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (number >> 16) as u16
+        };
+        (0..count).map(|_| next()).collect()
+    };
+    let outcomes: Vec<[bool; 2]> =
+        (0..1000).filter_map(|_| random_agreement(&numbers(90), &numbers(80))).collect();
+    let answered = |who: usize| outcomes.iter().filter(|answered| answered[who]).count();
+    let (engine, script) = (answered(0), answered(1));
+    eprintln!("of {}: the engine {engine}, scripts {script}", outcomes.len());
+    assert!(engine > 200 && script * 2 > engine, "{engine}, {script}");
+}
+
+/// What a render takes, by script and by engine; says, never judges:
+/// `cargo test --release -p warmpath-routing --features preprocess --lib script -- --ignored --nocapture`
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    let answer = "It closes at nine, and the next train goes at ten past. ".repeat(20);
+    let answer: &'static str = answer.leak();
+    let turns = [
+        ("system", "You are helpful."),
+        ("user", "When does it close?"),
+        ("assistant", answer),
+        ("user", "And the train?"),
+        ("assistant", answer),
+        ("user", "Thanks."),
+    ];
+    for dir in model_directories() {
+        let Some(template) = template_of(&dir) else { continue };
+        let messages = messages(&turns);
+        let context = Context { add_generation_prompt: true, ..Context::default() };
+        let script = template.script(0).unwrap();
+        let time = |what: &dyn Fn() -> usize| {
+            let mut all: Vec<f64> = (0..500)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    for _ in 0..10 {
+                        std::hint::black_box(what());
+                    }
+                    start.elapsed().as_secs_f64() * 1e5
+                })
+                .collect();
+            all.sort_by(f64::total_cmp);
+            all[all.len() / 2]
+        };
+        let conversation = Conversation::new(&messages, style(&template)).unwrap();
+        let new = time(&|| Conversation::new(&messages, style(&template)).unwrap().len());
+        let run = time(&|| script.run(&conversation, &context).map_or(0, |text| text.len()));
+        let interpreted = time(&|| {
+            let messages = conversation.to_value(false);
+            template.interpret(0, messages, &context).map_or(0, |text| text.len())
+        });
+        eprintln!(
+            "{}: conversation {new:.2} µs, script {run:.2} µs, engine {interpreted:.2} µs; the script has {size} bytes",
+            dir.file_name().unwrap().to_string_lossy(),
+            size = script.size(),
+        );
+    }
+}
