@@ -235,11 +235,28 @@ impl Stack {
         ready
     }
 
-    /// A statistic of Envoy's by its full name; 0 if it does not exist (yet).
+    /// A statistic of Envoy's by its full name, once it stands still: workers tell what they have
+    /// counted with each tick. 0 if it does not exist (yet).
     ///
     /// # Errors
     /// Envoy's admin interface does not answer.
     pub fn stat(&self, name: &str) -> anyhow::Result<u64> {
+        /// More than two of a worker's ticks.
+        const TICKS: Duration = Duration::from_millis(120);
+        let mut before = self.stat_now(name)?;
+        // What goes on changing is told as it is.
+        for _ in 0..20 {
+            std::thread::sleep(TICKS);
+            let now = self.stat_now(name)?;
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        Ok(before)
+    }
+
+    fn stat_now(&self, name: &str) -> anyhow::Result<u64> {
         let admin = Client::new(self.options.ports.admin());
         let answer = admin.get("", "/stats?format=json&histogram_buckets=none")?.json()?;
         let stats = answer.get("stats").and_then(Value::as_array).context("no stats")?;
