@@ -18,6 +18,7 @@ mod hub_class;
 mod json;
 #[cfg(feature = "preprocess")]
 mod lay_out;
+mod loop_controls;
 mod memo;
 mod message;
 mod messages;

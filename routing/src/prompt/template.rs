@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
@@ -10,6 +11,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::artefact::TemplateDefinition;
 use super::error::{ArtefactError, PromptError};
+use super::loop_controls::leave_a_block;
 use super::message::Conversation;
 use super::python::{self, Dumps};
 use super::script::{self, Script};
@@ -53,6 +55,10 @@ impl Template {
         let mut template = |number: usize, name: &'static str, source: &Option<String>| {
             let Some(source) = source else { return Ok((false, false)) };
             let source = generation_blocks_opened(source);
+            if parse(&source, name, syntax()).is_ok_and(|tree| leave_a_block(&tree)) {
+                let what = "a break or continue leaves a block that is open within its loop";
+                return Err(ArtefactError::Template(what.to_owned()));
+            }
             if let Some(script) = scripts.get_mut(number) {
                 let functions: Vec<_> = environment.globals().map(|(name, _)| name).collect();
                 *script = script::compile(&source, syntax(), &functions, &definition.special)
@@ -422,6 +428,29 @@ mod tests {
             ("{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
         ] {
             assert_eq!(render(source, messages.clone()).as_deref(), Ok(text), "{source}");
+        }
+    }
+
+    #[test]
+    fn what_the_engine_would_panic_on_is_refused() {
+        let loads = |body: &str| {
+            let source = format!("{{% for m in messages %}}{body}{{% endfor %}}");
+            let source = Some(source);
+            Template::compile(&TemplateDefinition { source, ..TemplateDefinition::default() })
+                .is_ok()
+        };
+        for control in ["{% break %}", "{% continue %}"] {
+            for (open, close) in [
+                ("{% with a = 1 %}", "{% endwith %}"),
+                ("{% if m %}{% with a = 1 %}{% if a %}", "{% endif %}{% endwith %}{% endif %}"),
+                ("{% set x %}", "{% endset %}"),
+                ("{% filter upper %}", "{% endfilter %}"),
+            ] {
+                assert!(!loads(&format!("{open}{control}{close}")), "{open}{control}");
+                let inner = format!("{open}{{% for n in m %}}{control}{{% endfor %}}{close}");
+                assert!(loads(&inner), "{inner}");
+            }
+            assert!(loads(&format!("{{% if m %}}{control}{{% else %}}a{{% endif %}}")));
         }
     }
 
