@@ -179,9 +179,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], the first one found.
     pub fn parse(text: &str, file: &str, directory: &Path) -> Result<Self, ConfigError> {
-        let raw: RawConfig = serde_saphyr::from_str(text).map_err(|error| ConfigError::Shape {
-            file: file.to_owned(),
-            error: error.to_string(),
+        let mut field = String::new();
+        let raw: RawConfig = serde_saphyr::with_deserializer_from_str(text, |yaml| {
+            serde_path_to_error::deserialize(yaml).map_err(|error| {
+                field = error.path().to_string();
+                error.into_inner()
+            })
+        })
+        .map_err(|error| {
+            // What knows its line has its value in a field of its own; these stand for the whole.
+            let field = match field.strip_suffix(".value").unwrap_or(&field) {
+                "" | "." | "?" => String::new(),
+                field => format!("{field}: "),
+            };
+            ConfigError::Shape { file: file.to_owned(), error: format!("{field}{error}") }
         })?;
         Checker { file, directory }.config(&raw)
     }

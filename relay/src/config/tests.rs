@@ -42,6 +42,19 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 }
 
 #[test]
+fn a_value_of_the_wrong_kind_is_named_with_its_place() {
+    for (text, told) in [
+        ("models:\n  - name: [1]\n", "relay.yaml: models[0].name: error: line 2 column 11: "),
+        ("polling:\n  rtt_ms: abc\n", "relay.yaml: polling.rtt_ms: error: line 2 column 11: "),
+        ("bogus: 2\n", "relay.yaml: bogus: error: line 1 column 1: unknown field"),
+        ("[]\n", "relay.yaml: error: line 1 column 1: "),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.starts_with(told), "{error}");
+    }
+}
+
+#[test]
 fn a_good_one_is_understood() {
     let config = parse(GOOD).unwrap();
     assert_eq!(config.models[0].served_names, ["demo"]);
