@@ -1,5 +1,7 @@
 //! Filters and methods: exactly the engine's, or the end of the run.
 
+use minijinja::value::ValueKind;
+
 use super::super::template::strip_range;
 use super::super::tree::Node;
 use super::operators::is_true;
@@ -50,7 +52,8 @@ impl<'a> Run<'a> {
         if let Value::Node(node) = of {
             return match (function, node.len()) {
                 (Function::ToJson, _) => self.dump(node, one, two),
-                (Function::Items, Some(_)) => self.pairs(node),
+                // A list has no items, not even an empty one.
+                (Function::Items, Some(_)) if node.kind() == ValueKind::Map => self.pairs(node),
                 (Function::Length, Some(length)) => {
                     i64::try_from(length).map(Value::Int).map_err(|_| Bail)
                 }

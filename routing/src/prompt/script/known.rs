@@ -99,7 +99,7 @@ const KNOWN: [&str; 85] = [
 ];
 
 /// What only the engine does.
-const UNKNOWN: [&str; 29] = [
+const UNKNOWN: [&str; 31] = [
     "{{ raise_exception('x') }}",
     "{{ messages }}",
     "{{ missing.x }}",
@@ -124,6 +124,8 @@ const UNKNOWN: [&str; 29] = [
     "{{ messages[0] | tojson }}",
     "{{ tools == [] }}",
     "{% for pair in tools[0].items() %}{{ pair }}{% endfor %}",
+    "{% for k, v in tools[0].function.parameters.none | items %}{% endfor %}",
+    "{{ tools[0].function.parameters.none.items() | length }}",
     "{{ tools | tojson(2) }}",
     "{{ tools | tojson(indent=-1) }}",
     "{{ ''.split('')[0] }}",
@@ -142,7 +144,7 @@ fn what_scripts_know_and_what_they_do_not() {
         {"role": "user", "content": "Bye"}
     ]"#;
     let functions = r#"[{"type": "function", "function": {"name": "f", "parameters":
-        {"n": "m", "list": [1, null, {}], "é": true}}}]"#;
+        {"n": "m", "none": [], "list": [1, null, {}], "é": true}}}]"#;
     let messages: Vec<Json<'_>> = serde_json::from_str(body).unwrap();
     let functions: Json<'_> = serde_json::from_str(functions).unwrap();
     let conversation =
