@@ -249,6 +249,26 @@ fn what_cannot_be_told_is_refused_by_name() {
     }
 }
 
+/// Arguments are texts in a body: what is in them counts all the same, over all calls.
+#[test]
+fn very_many_values_in_arguments_are_not_followed() {
+    let body = |calls: usize, values: usize| {
+        let arguments = serde_json::json!({ "a": vec![0; values] }).to_string();
+        let call = |_| {
+            serde_json::json!({"type": "function", "id": "a",
+            "function": {"name": "f", "arguments": arguments}})
+        };
+        let calls: Vec<_> = (0..calls).map(call).collect();
+        serde_json::json!({"messages": [{"role": "assistant", "tool_calls": calls}]}).to_string()
+    };
+    let mut prompter = prompter(0);
+    assert!(prefix(&mut prompter, &body(3, 10_000), 64).is_ok());
+    for (calls, values) in [(1, 33_000), (4, 10_000)] {
+        let error = prefix(&mut prompter, &body(calls, values), 64).unwrap_err();
+        assert_eq!(error, PromptError::UnsupportedContent("very many values"));
+    }
+}
+
 /// DeepSeek V3's files say `add_bos_token`, and engines of transformers 5 add none: what
 /// tokenizer.json says goes around a text.
 #[test]

@@ -40,6 +40,8 @@ pub(super) struct Conversation<'a> {
     messages: Vec<Fields<'a>>,
     /// Whether some content isn't text.
     pub(super) media: bool,
+    /// JSON values in calls' arguments, which are texts in the body.
+    values: usize,
 }
 
 /// What the template is like, which decides how content is passed.
@@ -185,7 +187,7 @@ impl<'a> Conversation<'a> {
         let mut fields = vec![("role", Field::Text(Cow::Borrowed(role))), ("content", content)];
         if role == "assistant" {
             if let Some(calls) = message.get("tool_calls") {
-                let calls = tool_calls(calls)?;
+                let calls = tool_calls(calls, &mut self.values)?;
                 if let Some(calls) = calls {
                     fields.push(("tool_calls", Field::Other(calls)));
                 }

@@ -100,7 +100,7 @@ pub(super) struct Chat<'a> {
 
 /// JSON values in what a template sees: a worker is not held up by more. A conversation of a
 /// thousand turns with tool calls has about ten thousand.
-const MAX_VALUES: usize = 32_768;
+pub(super) const MAX_VALUES: usize = 32_768;
 
 impl<'a> Request<'a> {
     /// Parses a body. Fields that don't bear on the prompt are skipped, whatever is in them.

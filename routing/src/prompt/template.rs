@@ -21,8 +21,9 @@ use super::tree::Tree;
 const CHAT: &str = "chat";
 const TOOLS: &str = "tools";
 
-/// Instructions per request, so that no template runs for ever on any messages.
-const FUEL: u64 = 20_000_000;
+/// Instructions of the template engine per request: what they take holds up a worker, some 50 to 80
+/// ms for a million. A chat with hundreds of tools and turns takes some hundred thousand.
+const FUEL: u64 = 2_000_000;
 
 /// The compiled templates of a model.
 pub(super) struct Template {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::error::PromptError;
 use super::json::Json;
+use super::request::MAX_VALUES;
 use super::tree::Tree;
 
 /// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.
@@ -48,8 +49,12 @@ pub(super) fn tools<'a>(tools: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {
     Ok(Tree::List(values))
 }
 
-/// Calls with their arguments as an object; none for an empty list, which is dropped.
-pub(super) fn tool_calls<'a>(calls: &'a Json<'a>) -> Result<Option<Tree<'a>>, PromptError> {
+/// Calls with their arguments as an object; none for an empty list, which is dropped. `values_in_texts`
+/// counts the JSON values in arguments that are texts.
+pub(super) fn tool_calls<'a>(
+    calls: &'a Json<'a>,
+    values_in_texts: &mut usize,
+) -> Result<Option<Tree<'a>>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("tool_calls");
     let calls = calls.list().ok_or(REFUSED)?;
     if calls.is_empty() {
@@ -65,7 +70,13 @@ pub(super) fn tool_calls<'a>(calls: &'a Json<'a>) -> Result<Option<Tree<'a>>, Pr
         let arguments = match call.get("function").and_then(|function| function.get("arguments")) {
             Some(Json::Str(text)) if !text.is_empty() => {
                 match serde_json::from_str::<Json<'_>>(text) {
-                    Ok(parsed @ Json::Map(_)) => own(parsed),
+                    Ok(parsed @ Json::Map(_)) => {
+                        *values_in_texts += parsed.values();
+                        if *values_in_texts > MAX_VALUES {
+                            return Err(PromptError::UnsupportedContent("very many values"));
+                        }
+                        own(parsed)
+                    }
                     Err(error) if python_may_read(text, &error) => {
                         Err(PromptError::UnsupportedContent("arguments that only Python reads"))
                     }
