@@ -50,15 +50,7 @@ struct Sample {
 pub fn memory(args: &Args) -> anyhow::Result<bool> {
     const BYTES: usize = 8 << 10;
     const SLICE: Duration = Duration::from_secs(5);
-    let fleet = Fleet::start(&Options {
-        model: args.model.clone(),
-        sizes: vec![BYTES],
-        peers: None,
-        against: None,
-        only: vec!["warmpath warm".into()],
-        workers: WORKERS,
-        models: 1,
-    })?;
+    let fleet = Fleet::start(&Options::warmpath(&args.model, BYTES, WORKERS, 1))?;
     let bodies = Bodies::new(BYTES);
     let start = Instant::now();
     let mut samples: Vec<Sample> = Vec::new();

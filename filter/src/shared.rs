@@ -63,7 +63,8 @@ pub fn bucket_key(bucket: u32) -> [u8; 12] {
     key
 }
 
-fn hex(byte: u8) -> [u8; 2] {
+/// A byte as two hexadecimal digits.
+pub(crate) fn hex(byte: u8) -> [u8; 2] {
     [byte >> 4, byte & 15].map(|digit| if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })
 }
 

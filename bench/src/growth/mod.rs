@@ -172,15 +172,7 @@ fn through_envoy(args: &Args) -> anyhow::Result<Vec<Series>> {
 /// Processor time of a request, in microseconds, and memory, in megabytes: medians of some rounds.
 fn measure(args: &Args, workers: usize, models: usize) -> anyhow::Result<(f64, f64)> {
     const BYTES: usize = 8 << 10;
-    let fleet = Fleet::start(&Options {
-        model: args.model.clone(),
-        sizes: vec![BYTES],
-        peers: None,
-        against: None,
-        only: vec!["warmpath warm".into()],
-        workers,
-        models,
-    })?;
+    let fleet = Fleet::start(&Options::warmpath(&args.model, BYTES, workers, models))?;
     let bodies = Bodies::new(BYTES);
     let mut rounds = Vec::new();
     for system in fleet.systems.iter().cycle().take(3) {

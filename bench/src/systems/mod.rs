@@ -45,6 +45,21 @@ pub struct Options {
     pub models: usize,
 }
 
+impl Options {
+    /// Warmpath alone, for bodies of so many bytes.
+    pub fn warmpath(model: &Path, bytes: usize, workers: usize, models: usize) -> Self {
+        Self {
+            model: model.to_owned(),
+            sizes: vec![bytes],
+            peers: None,
+            against: None,
+            only: vec!["warmpath warm".into()],
+            workers,
+            models,
+        }
+    }
+}
+
 /// A proxy, or none, that runs.
 #[derive(Debug)]
 pub struct System {

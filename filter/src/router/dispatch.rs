@@ -18,7 +18,7 @@ use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
 use super::ticket::{Answer, Ticket};
 use super::view::View;
-use crate::shared::{Data, Map};
+use crate::shared::{self, Data, Map};
 use crate::{config, host};
 use warmpath_routing::prompt::Api;
 use warmpath_routing::usage::Usage;
@@ -358,8 +358,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
 
 /// As `{:032x}` writes it, which takes longer.
 fn hex(number: u128) -> String {
-    let digit = |at: u32| char::from_digit((number >> (4 * at)) as u32 & 15, 16);
-    (0..32).rev().filter_map(digit).collect()
+    number.to_be_bytes().map(shared::hex).as_flattened().iter().copied().map(char::from).collect()
 }
 
 /// Tokens that the chosen replica may hold beyond what the map says: those of requests that were

@@ -86,7 +86,7 @@ pub fn find<S: Store>(
     };
     who(1, &mut holders);
     holders.retain(|slot| wanted(*slot));
-    let (_, others) = part(holders.clone(), &hinted);
+    let (_, others) = part(std::mem::take(&mut holders), &hinted);
     if hinted.is_empty() {
         open.push((1, last, others, Look::End));
     } else {

@@ -56,14 +56,16 @@ impl Template {
         let mut template = |number: usize, name: &'static str, source: &Option<String>| {
             let Some(source) = source else { return Ok((false, false)) };
             let source = generation_blocks_opened(source);
-            if parse(&source, name, syntax()).is_ok_and(|tree| leave_a_block(&tree)) {
-                let what = "a break or continue leaves a block that is open within its loop";
-                return Err(ArtefactError::Template(what.to_owned()));
-            }
-            if let Some(script) = scripts.get_mut(number) {
-                let functions: Vec<_> = environment.globals().map(|(name, _)| name).collect();
-                *script = script::compile(&source, syntax(), &functions, &definition.special)
-                    .map(Box::new);
+            // What is no template the environment says below.
+            if let Ok(tree) = parse(&source, name, syntax()) {
+                if leave_a_block(&tree) {
+                    let what = "a break or continue leaves a block that is open within its loop";
+                    return Err(ArtefactError::Template(what.to_owned()));
+                }
+                if let Some(script) = scripts.get_mut(number) {
+                    let functions: Vec<_> = environment.globals().map(|(name, _)| name).collect();
+                    *script = script::compile(&tree, &functions, &definition.special).map(Box::new);
+                }
             }
             let developer = source.contains("\"developer\"") || source.contains("'developer'");
             environment

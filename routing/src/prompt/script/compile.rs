@@ -1,7 +1,6 @@
 //! Statements of a template → a script. The syntax tree is the engine's own.
 
-use minijinja::machinery::{ast, parse};
-use minijinja::syntax::SyntaxConfig;
+use minijinja::machinery::ast;
 
 use super::names::SetNames;
 use super::program::{
@@ -19,12 +18,11 @@ const MAX_NAMES: usize = 256;
 ///
 /// None if the template is too large, or does something that no script may come close to.
 pub(in super::super) fn compile(
-    source: &str,
-    syntax: SyntaxConfig,
+    template: &ast::Stmt<'_>,
     functions: &[&str],
     special: &[(String, String)],
 ) -> Option<Script> {
-    let ast::Stmt::Template(template) = parse(source, "chat", syntax).ok()? else { return None };
+    let ast::Stmt::Template(template) = template else { return None };
     let mut compiler = Compiler {
         script: Script::default(),
         frames: vec![Frame::default()],

@@ -174,6 +174,16 @@ fn variables(choices: &mut Choices<'_>) -> Vec<(String, Value)> {
     variables
 }
 
+/// What a template is given beside the messages.
+fn random_context<'a>(choices: &mut Choices<'_>, functions: Option<&'a Json<'a>>) -> Context<'a> {
+    Context {
+        tools: functions.map(|functions| tools(functions).unwrap()),
+        add_generation_prompt: choices.of(2) == 1,
+        variables: variables(choices),
+        ..Context::default()
+    }
+}
+
 /// Whether engine and script answered, for a template, a conversation and a context out of numbers.
 fn random_agreement(source: &[u16], talk: &[u16]) -> Option<[bool; 2]> {
     let source = template_source(&mut Choices::new(source));
@@ -187,13 +197,8 @@ fn random_agreement(source: &[u16], talk: &[u16]) -> Option<[bool; 2]> {
     let mut choices = Choices::new(talk);
     let messages = conversation(&mut choices);
     let functions = functions(&mut choices);
-    let context = Context {
-        tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
-        add_generation_prompt: choices.of(2) == 1,
-        variables: variables(&mut choices),
-        now_unix: 1_795_966_337,
-        ..Context::default()
-    };
+    let context =
+        Context { now_unix: 1_795_966_337, ..random_context(&mut choices, functions.as_ref()) };
     let parts = if choices.of(3) == 0 { !template.takes_parts(0) } else { template.takes_parts(0) };
     let style = Style { parts, developer: choices.of(2) == 1 };
     let conversation = Conversation::new(&messages, style).ok()?;
@@ -234,12 +239,7 @@ proptest! {
                 let mut choices = Choices::new(&talk);
                 let messages = conversation(&mut choices);
                 let functions = functions(&mut choices);
-                let context = Context {
-                    tools: functions.as_ref().map(|functions| tools(functions).unwrap()),
-                    add_generation_prompt: choices.of(2) == 1,
-                    variables: variables(&mut choices),
-                    ..Context::default()
-                };
+                let context = random_context(&mut choices, functions.as_ref());
                 if let Ok(conversation) = Conversation::new(&messages, style(template)) {
                     agree(template, &conversation, &context);
                 }
