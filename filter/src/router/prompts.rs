@@ -8,10 +8,13 @@ use std::rc::{Rc, Weak};
 use serde::Deserialize;
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prompt::{Api, Model, PromptError, Prompter, Request};
+use warmpath_routing::prompt::{Api, Beginnings, Model, Prefix, PromptError, Prompter, Request};
 
 use super::view::View;
 use crate::shared::{self, Data};
+
+/// Beginnings of bodies may take this part of what a memo may take.
+const BEGINNINGS_SHARE: usize = 8;
 
 /// What a body says.
 #[derive(Debug, Default)]
@@ -36,9 +39,15 @@ enum Slot {
 
 /// The models, by artefact. A VM has one of these, however often it is configured: a tokenizer
 /// takes tens of megabytes, and memory that a VM has taken it never gives back.
-#[derive(Default)]
 pub(super) struct Prompts {
     slots: BTreeMap<[u8; 32], Slot>,
+    beginnings: Beginnings,
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        Self { slots: BTreeMap::new(), beginnings: Beginnings::new(0) }
+    }
 }
 
 thread_local! {
@@ -79,13 +88,17 @@ impl Prompts {
             Slot::Ready(prompter) => prompter.memo_bytes(),
             Slot::Refused => 0,
         };
-        self.slots.values().map(bytes).sum()
+        self.slots.values().map(bytes).sum::<usize>() + self.beginnings.bytes()
     }
 
     /// Loads one model that is known, whole and not loaded yet; forgets those that nobody knows
     /// any more. At most one at a time: each stops this worker for as long as it takes.
     pub(super) fn load_one(&mut self, view: &View, data: &impl Data, memo_bytes: usize) -> Loaded {
+        let before = self.slots.len();
         self.slots.retain(|id, _| view.models.iter().any(|known| known.artefact == Some(*id)));
+        if self.slots.len() < before {
+            self.beginnings.clear();
+        }
         let wanted = view.models.iter().find_map(|known| {
             let id = known.artefact.filter(|id| !self.slots.contains_key(id))?;
             Some((id, *view.artefacts.get(&id)?, known.model.name.clone()))
@@ -99,6 +112,8 @@ impl Prompts {
         match Model::load(bytes) {
             Ok(model) => {
                 let prompter = Prompter::new(model, memo_bytes);
+                // Of one before: a prompter understands only what it has told itself.
+                self.beginnings = Beginnings::new(memo_bytes / BEGINNINGS_SHARE);
                 self.slots.insert(id, Slot::Ready(Box::new(prompter)));
                 Loaded::Ready(name)
             }
@@ -118,6 +133,13 @@ impl Prompts {
         limit_tokens: usize,
         now_unix: u64,
     ) -> Read {
+        let now_unix = i64::try_from(now_unix).unwrap_or(0);
+        let short = (api == Api::Chat)
+            .then(|| self.read_after_beginning(view, body, limit_tokens, now_unix))
+            .flatten();
+        if let Some(read) = short {
+            return read;
+        }
         let Ok(request) = Request::parse(api, body) else {
             let read = Read::peek(body);
             let stranger = |name: &String| !view.models.is_empty() && view.model(name).is_none();
@@ -133,17 +155,48 @@ impl Prompts {
             return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
         };
         let root = known.root(adapter, request.cache_salt());
-        let now_unix = i64::try_from(now_unix).unwrap_or(0);
         let before = (prompter.memo_hits(), prompter.memo_misses());
         match prompter.prefix(&request, root, limit_tokens, now_unix) {
-            Ok(prefix) => Read {
-                memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
-                keys: prefix.keys,
-                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-                ..guess
-            },
+            Ok(prefix) => {
+                let read = told(prompter, before, prefix, guess.model);
+                if api == Api::Chat {
+                    let beginnings = &mut self.beginnings;
+                    beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
+                }
+                read
+            }
             Err(error) => Read { degrade: Some(degrade_of(&error)), ..guess },
         }
+    }
+
+    /// Reads a chat that begins as others did.
+    fn read_after_beginning(
+        &mut self,
+        view: &View,
+        body: &[u8],
+        limit_tokens: usize,
+        now_unix: i64,
+    ) -> Option<Read> {
+        let (beginning, question) = self.beginnings.find(body)?;
+        let (known, adapter) = view.model(beginning.model())?;
+        let root = known.root(adapter, beginning.cache_salt());
+        let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
+        let before = (prompter.memo_hits(), prompter.memo_misses());
+        // The root covers the model's version and tokenizer, so that it is the same prompter.
+        let prefix = beginning
+            .is_for(&root, limit_tokens)
+            .then(|| prompter.prefix_after(beginning, &question, now_unix))??;
+        Some(told(prompter, before, prefix, Some(beginning.model().to_owned())))
+    }
+}
+
+fn told(prompter: &Prompter, before: (u64, u64), prefix: Prefix, model: Option<String>) -> Read {
+    Read {
+        model,
+        memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
+        keys: prefix.keys,
+        prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
+        degrade: None,
     }
 }
 

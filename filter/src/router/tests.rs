@@ -71,15 +71,7 @@ impl Gateway {
     fn connect(&mut self) {
         self.follower.hello("n".into());
         self.next = 0;
-        let model = Model {
-            name: "demo".into(),
-            served_names: vec!["demo".into(), "alias".into()],
-            adapters: vec!["lora".into()],
-            version: "1".into(),
-            tokenizer_hash: self.hash.to_vec(),
-            artefact: blake3::hash(&self.artefact).as_bytes().to_vec(),
-        };
-        self.say(Said::Models(Models { models: vec![model] }));
+        self.serve_version("1");
         let id = blake3::hash(&self.artefact).as_bytes().to_vec();
         let (total, data) = (self.artefact.len() as u64, self.artefact.clone());
         self.say(Said::Artefact(ArtefactChunk { id, offset: 0, total, data }));
@@ -102,6 +94,18 @@ impl Gateway {
         self.say(Said::SnapshotEnd(SnapshotEnd {}));
         self.tick();
         self.tick();
+    }
+
+    fn serve_version(&mut self, version: &str) {
+        let model = Model {
+            name: "demo".into(),
+            served_names: vec!["demo".into(), "alias".into()],
+            adapters: vec!["lora".into()],
+            version: version.into(),
+            tokenizer_hash: self.hash.to_vec(),
+            artefact: blake3::hash(&self.artefact).as_bytes().to_vec(),
+        };
+        self.say(Said::Models(Models { models: vec![model] }));
     }
 
     fn say(&mut self, body: Said) {
@@ -173,6 +177,33 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let told = gateway.routed("eu", &salted);
     assert_eq!((told.slot, told.rank), (Some(1), None));
     says(&told, "cached", &48);
+}
+
+#[test]
+fn bodies_that_begin_alike_are_read_as_each_alone_would_be() {
+    let system = "You are a helpful assistant. Answer briefly and in plain words. ".repeat(40);
+    let body = |model: &str, question: &str| {
+        json!({"model": model, "messages": [
+            {"role": "system", "content": system}, {"role": "user", "content": question},
+        ]})
+    };
+    let mut gateway = Gateway::new();
+    for version in ["1", "2"] {
+        gateway.serve_version(version);
+        gateway.tick();
+        for model in ["demo", "alias", "lora", "unknown"] {
+            for question in ["Why?", "When does it close?", "And \"now\"?\n", " ", "Why?"] {
+                let mut fresh = Gateway::new();
+                fresh.serve_version(version);
+                fresh.tick();
+                assert_eq!(
+                    gateway.routed("eu", &body(model, question)).last_key,
+                    fresh.routed("eu", &body(model, question)).last_key,
+                    "{model} {version} {question}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

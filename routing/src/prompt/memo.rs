@@ -42,6 +42,16 @@ impl Hasher for AsItIs {
     }
 }
 
+/// A key for hashes that nobody outside can aim at.
+pub(super) fn secret() -> [u8; 16] {
+    // Where `std` itself gets the keys of its maps from: the host's randomness.
+    let random = RandomState::new();
+    let halves = [random.hash_one(0_u8), random.hash_one(1_u8)].map(u64::to_le_bytes);
+    let mut secret = [0; 16];
+    secret.copy_from_slice(halves.as_flattened());
+    secret
+}
+
 /// Goes along a text from its start, naming the prefixes.
 #[derive(Clone, Copy)]
 pub(super) struct Walk(SipHasher13);
@@ -90,13 +100,8 @@ pub(super) struct Memo {
 impl Memo {
     /// An empty memo of at most about `limit` bytes; 0 switches it off.
     pub(super) fn new(limit: usize) -> Self {
-        // Where `std` itself gets the keys of its maps from: the host's randomness.
-        let random = RandomState::new();
-        let halves = [random.hash_one(0_u8), random.hash_one(1_u8)].map(u64::to_le_bytes);
-        let mut secret = [0; 16];
-        secret.copy_from_slice(halves.as_flattened());
         let entries = LruCache::unbounded_with_hasher(BuildHasherDefault::default());
-        Self { entries, secret, bytes: 0, limit, clock: 0 }
+        Self { entries, secret: secret(), bytes: 0, limit, clock: 0 }
     }
 
     /// The empty text under a root; `marked` if ids stand in front of it.

@@ -125,6 +125,18 @@ impl<'a> Conversation<'a> {
         equal
     }
 
+    /// The text of a message's content, if it is one alone.
+    pub(super) fn text(&self, message: usize) -> Option<&str> {
+        match self.field(message, "content")? {
+            Field::Text(text) => Some(text),
+            Field::Parts(parts) => match parts.as_slice() {
+                [Part::Text(text, [])] => Some(text),
+                _ => None,
+            },
+            Field::Other(_) => None,
+        }
+    }
+
     /// The parts of a message's content, if it has such.
     pub(super) fn parts(&self, message: usize) -> Option<&[Part<'a>]> {
         match self.field(message, "content")? {

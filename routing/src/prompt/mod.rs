@@ -5,6 +5,7 @@
 
 mod added;
 mod artefact;
+mod beginnings;
 mod bpe;
 #[cfg(feature = "preprocess")]
 mod bpe_json;
@@ -48,6 +49,7 @@ mod unicode;
 mod vocabulary;
 
 pub use artefact::Artefact;
+pub use beginnings::{Beginning, Beginnings};
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 #[cfg(feature = "preprocess")]

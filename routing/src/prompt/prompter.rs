@@ -4,16 +4,21 @@ use std::borrow::Cow;
 
 use super::bpe::Scratch;
 use super::error::PromptError;
-use super::memo::{Known, Memo};
+use super::memo::{self, Memo, Walk};
 use super::model::Model;
-use super::render::render;
+use super::render::{render, shape};
 use super::request::{Prompt, Request};
+use super::script::Shape;
+use super::spaces::Opening;
 use super::stretch::Stretches;
 use super::tokenizer::Stop;
 use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
+
+/// Bytes after a stretch that are more than what its end may depend on.
+const LOOK_AHEAD: usize = 1 << 10;
 
 /// The prefix of a request's prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +80,47 @@ pub(super) struct Text<'a> {
     pub(super) media: bool,
 }
 
+/// Where a text is tokenized from, and what came before.
+struct Start {
+    chain: Chain,
+    keys: Vec<Key>,
+    walk: Walk,
+    /// What begins here, this far into the text.
+    opening: Opening,
+    at: usize,
+    /// Bytes of the prompt before the text, and bytes after what is read of it that aren't in it.
+    before: usize,
+    unseen: usize,
+}
+
+/// A place in a text, and what its prompt comes to up to there.
+#[derive(Clone, Copy)]
+struct Here {
+    at: usize,
+    opening: Opening,
+    keys: usize,
+    chain: Chain,
+    walk: Walk,
+}
+
+/// What a prompt starts with, as far as that is tokenized, and the rest of it that isn't.
+pub(super) struct Known {
+    /// A stretch before the place, for what looks back, and all after it.
+    text: Box<str>,
+    keys: Box<[Key]>,
+    here: Here,
+    before: usize,
+    unseen: usize,
+    marked: bool,
+}
+
+impl Known {
+    /// Bytes that it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.text.len() + size_of_val(&*self.keys)
+    }
+}
+
 /// A model and what it tokenized before: one per worker and model.
 pub struct Prompter {
     model: Model,
@@ -130,12 +176,12 @@ impl Prompter {
         limit: usize,
         now_unix: i64,
     ) -> Result<Prefix, PromptError> {
-        let mut chain = Chain::from_root(root);
-        let mut keys = Vec::new();
         if let Some(what) = request.unsupported {
             return Err(PromptError::UnsupportedContent(what));
         }
         if let Prompt::Ids(ids) = &request.prompt {
+            let mut chain = Chain::from_root(root);
+            let mut keys = Vec::new();
             chain.push(ids.get(..limit).unwrap_or(ids), |name| keys.push(name.key()));
             return Ok(Prefix {
                 keys,
@@ -146,27 +192,31 @@ impl Prompter {
             });
         }
         let text = text(&self.model, &request.prompt, now_unix)?;
-        Ok(self.text_prefix(&text, chain, root, limit))
+        let start = self.start(root, text.marked, text.content.len() / 64);
+        Ok(self.text_prefix(&text, start, limit))
     }
 
-    fn text_prefix(
-        &mut self,
-        text: &Text<'_>,
-        mut chain: Chain,
-        root: Fingerprint,
-        limit: usize,
-    ) -> Prefix {
-        let tokenizer = &self.model.tokenizer;
-        let mut keys = Vec::with_capacity((text.content.len() / 64).min(limit / BLOCK_TOKENS + 64));
-        if text.marked {
-            chain.push(&tokenizer.before, |name| keys.push(name.key()));
+    /// Before any text, with room for so many keys.
+    fn start(&self, root: Fingerprint, marked: bool, keys: usize) -> Start {
+        let mut chain = Chain::from_root(root);
+        let mut keys = Vec::with_capacity(keys.min(512));
+        if marked {
+            chain.push(&self.model.tokenizer.before, |name| keys.push(name.key()));
         }
-        let mut walk = self.memo.walk(&root, text.marked);
+        let walk = self.memo.walk(&root, marked);
+        Start { chain, keys, walk, opening: Opening::Text, at: 0, before: 0, unseen: 0 }
+    }
+
+    /// The prefix of a text that goes on from `start`.
+    fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
+        let tokenizer = &self.model.tokenizer;
+        let Start { mut chain, mut keys, mut walk, opening, at, before, unseen } = start;
+        let length = before + text.content.len() + unseen;
         let mut places = Vec::new();
-        let mut stretches = Stretches::new(&text.content);
+        let mut stretches = Stretches::new(&text.content, at, opening);
         let mut stop = Stop::End;
         // Tokens and bytes of what was tokenized to the end of a stretch.
-        let mut whole = (chain.tokens(), 0);
+        let mut whole = (chain.tokens(), before + at);
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
             let memo = safe && self.memo.is_on();
@@ -184,7 +234,7 @@ impl Prompter {
                     stop = Stop::Limit;
                     break;
                 }
-                whole = (chain.tokens(), stretches.position());
+                whole = (chain.tokens(), before + stretches.position());
                 continue;
             }
             self.ids.clear();
@@ -204,7 +254,7 @@ impl Prompter {
             }
             if let Some(place) = place {
                 let keys = keys.get(first..).unwrap_or_default().into();
-                self.memo.put(place, Known::new(keys, chain));
+                self.memo.put(place, memo::Known::new(keys, chain));
                 places.push(place);
             }
             // Tokenized alone, it might have ended early: whether it is known changes no answer.
@@ -212,7 +262,7 @@ impl Prompter {
                 stop = Stop::Limit;
                 break;
             }
-            whole = (chain.tokens(), stretches.position());
+            whole = (chain.tokens(), before + stretches.position());
         }
         let tokens = chain.tokens().min(limit);
         self.memo.touch(&places);
@@ -233,12 +283,110 @@ impl Prompter {
         } else {
             let (tokens, bytes) = whole;
             let guess = match bytes {
-                0 => text.content.len() / BYTES_PER_TOKEN,
-                bytes => text.content.len().saturating_mul(tokens) / bytes,
+                0 => length / BYTES_PER_TOKEN,
+                bytes => length.saturating_mul(tokens) / bytes,
             };
             guess.max(tokens)
         };
         Prefix { keys, tokens, prompt_tokens, exact, end }
+    }
+
+    /// What a chat comes to up to its question: what the template makes of it, and its tokens.
+    pub(super) fn beginning(
+        &mut self,
+        request: &Request<'_>,
+        question: &str,
+        root: Fingerprint,
+        limit: usize,
+        now_unix: i64,
+    ) -> Option<(Shape, Known)> {
+        let Prompt::Chat(chat) = &request.prompt else { return None };
+        let mut shape = shape(&self.model, chat, now_unix)?;
+        let before = std::mem::take(&mut shape.before);
+        let content = [&before, shape.put(question, now_unix)?, &shape.after].concat();
+        let text =
+            Text { content: Cow::Owned(content), marked: chat.add_special_tokens, media: false };
+        let known = self.known_start(&text, root, before.len(), limit)?;
+        Some((shape, known))
+    }
+
+    /// How far the memo knows a text whatever comes after its first `to` bytes; `None` if not beyond
+    /// its start.
+    ///
+    /// Where a stretch ends may depend on a few bytes around: so the stretch before what is left is
+    /// kept, and the one after lies before `to` as a whole, which is longer than any added token.
+    fn known_start(
+        &mut self,
+        text: &Text<'_>,
+        root: Fingerprint,
+        to: usize,
+        limit: usize,
+    ) -> Option<Known> {
+        let content = text.content.as_ref();
+        let mut here = self.start(root, text.marked, content.len() / 64);
+        let mut stretches = Stretches::new(content, 0, Opening::Text);
+        // Where the last two stretches began that are whole, and what was known there.
+        let mut last: Option<(usize, Here)> = None;
+        let mut end = to;
+        while here.chain.tokens() < limit {
+            let (at, opening) = (stretches.position(), stretches.opening());
+            let (stretch, safe) = stretches.advance(&self.model.tokenizer)?;
+            if !safe || stretches.position() > to {
+                break;
+            }
+            let before = last.map_or(0, |(_, here)| here.at);
+            let keys = here.keys.len();
+            last = Some((before, Here { at, opening, keys, chain: here.chain, walk: here.walk }));
+            let more = if let Some(known) = self.memo.get(&here.walk.then(stretch)) {
+                here.keys.extend_from_slice(&known.keys);
+                here.chain = known.chain;
+                here.chain.tokens() < limit
+            } else {
+                // The memo keeps only what is whole.
+                let left = limit - here.chain.tokens();
+                let (scratch, ids) = (&mut self.scratch, &mut self.ids);
+                ids.clear();
+                let tokenizer = &self.model.tokenizer;
+                let stop = tokenizer.encode_parts(content, &stretches.parts, left, scratch, ids);
+                if stop == Stop::End && ids.len() < left {
+                    break;
+                }
+                false
+            };
+            if !more {
+                // Nothing is read beyond this one.
+                end = content.floor_char_boundary(stretches.position() + LOOK_AHEAD).min(to);
+                break;
+            }
+        }
+        let (before, at) = last.filter(|(_, here)| here.at > 0)?;
+        here.keys.truncate(at.keys);
+        Some(Known {
+            text: content.get(before..end)?.into(),
+            keys: here.keys.into(),
+            here: at,
+            before,
+            unseen: to - end,
+            marked: text.marked,
+        })
+    }
+
+    /// The prefix of a known start and what comes after it.
+    pub(super) fn prefix_of_known(
+        &mut self,
+        known: &Known,
+        rest: [&str; 2],
+        limit: usize,
+    ) -> Prefix {
+        let content = [&known.text, rest[0], rest[1]].concat();
+        let Here { at, opening, chain, walk, .. } = known.here;
+        let mut keys = Vec::with_capacity(known.keys.len() + content.len() / 32);
+        keys.extend_from_slice(&known.keys);
+        self.hits += chain.tokens() as u64;
+        let text = Text { content: Cow::Owned(content), marked: known.marked, media: false };
+        let (before, unseen) = (known.before, known.unseen);
+        let start = Start { chain, keys, walk, opening, at: at - before, before, unseen };
+        self.text_prefix(&text, start, limit)
     }
 
     /// The rendered text and the token ids; of a long prompt only the first `limit`, if given.
@@ -266,7 +414,7 @@ impl Prompter {
         if text.marked {
             ids.extend_from_slice(&tokenizer.before);
         }
-        let mut stretches = Stretches::new(&text.content);
+        let mut stretches = Stretches::new(&text.content, 0, Opening::Text);
         let mut stop = Stop::End;
         while stop == Stop::End && ids.len() < limit {
             if stretches.advance(tokenizer).is_none() {

@@ -10,6 +10,7 @@ use super::message::{Conversation, MEDIA, Style, value};
 use super::model::Model;
 use super::prompter::Text;
 use super::request::Chat;
+use super::script::Shape;
 use super::template::Context;
 use super::tools::{known, tools};
 use super::turn::Turn;
@@ -42,9 +43,7 @@ pub(super) fn render<'a>(
         return Err(PromptError::TemplateRefused);
     }
     let template = &model.template;
-    let number = template.choose(chat.tools.is_some()).ok_or(PromptError::NoTemplate)?;
-    let style =
-        Style { parts: template.takes_parts(number), developer: template.knows_developer(number) };
+    let (number, style) = chosen(model, chat).ok_or(PromptError::NoTemplate)?;
     let merged = (chat.anthropic && template.merges_system())
         .then(|| with_one_system(&chat.messages))
         .flatten();
@@ -58,15 +57,7 @@ pub(super) fn render<'a>(
         continued = Some(text.trim().to_owned());
         text.to_mut().push_str(CONTINUE_TAG);
     }
-    let tools = chat.tools.as_ref().map(tools).transpose()?;
-    let documents = chat.documents.as_ref().map(known).transpose()?;
-    let context = Context {
-        tools,
-        documents,
-        add_generation_prompt: chat.add_generation_prompt,
-        variables: variables(model, chat, now_unix)?,
-        now_unix,
-    };
+    let context = context(model, chat, now_unix)?;
     let mut text = template.render(number, &conversation, &context)?;
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
@@ -89,6 +80,41 @@ pub(super) fn render<'a>(
         text.truncate(cut);
     }
     Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
+}
+
+/// The prompt but for the last message's text; none where that takes more than a script, or where
+/// the text matters to the prompt otherwise.
+pub(super) fn shape(model: &Model, chat: &Chat<'_>, now_unix: i64) -> Option<Shape> {
+    if chat.own_template || chat.continue_final_message || chat.anthropic {
+        return None;
+    }
+    let (number, style) = chosen(model, chat)?;
+    let conversation = Conversation::new(&chat.messages, style).ok()?;
+    let context = context(model, chat, now_unix).ok()?;
+    model.template.script(number)?.shape(&conversation, &context)
+}
+
+/// The template for a chat, and how it wants the messages.
+fn chosen(model: &Model, chat: &Chat<'_>) -> Option<(usize, Style)> {
+    let template = &model.template;
+    let number = template.choose(chat.tools.is_some())?;
+    let style =
+        Style { parts: template.takes_parts(number), developer: template.knows_developer(number) };
+    Some((number, style))
+}
+
+fn context<'c>(
+    model: &Model,
+    chat: &'c Chat<'_>,
+    now_unix: i64,
+) -> Result<Context<'c>, PromptError> {
+    Ok(Context {
+        tools: chat.tools.as_ref().map(tools).transpose()?,
+        documents: chat.documents.as_ref().map(known).transpose()?,
+        add_generation_prompt: chat.add_generation_prompt,
+        variables: variables(model, chat, now_unix)?,
+        now_unix,
+    })
 }
 
 /// The messages with all system messages in the first; none if they are so already.

@@ -173,6 +173,20 @@ impl<'a> Request<'a> {
         &self.cache_salt
     }
 
+    /// The last message's text, if it is a user's; and bytes of text in the other messages.
+    pub(super) fn question(&self) -> Option<(&str, usize)> {
+        fn content<'m>(message: &'m Json<'_>) -> Option<&'m str> {
+            message.get("content").and_then(Json::str)
+        }
+        let Prompt::Chat(chat) = &self.prompt else { return None };
+        let (message, others) =
+            chat.messages.split_last().filter(|_| self.unsupported.is_none())?;
+        let bytes = |message: &Json<'_>| 1 + content(message).map_or(0, str::len);
+        let is_user = message.get("role").and_then(Json::str) == Some("user");
+        let question = content(message).filter(|_| is_user)?;
+        Some((question, others.iter().map(bytes).sum()))
+    }
+
     /// How many prompts it brings; only the first is read, and decides for all.
     pub fn prompts(&self) -> usize {
         self.prompts

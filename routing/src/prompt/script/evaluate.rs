@@ -7,6 +7,7 @@ use super::super::tree::Node;
 use super::functions::cut;
 use super::operators::is_true;
 use super::program::{At, Expression, Name};
+use super::question::Ends;
 use super::run::{Bail, Result, Run, text_of};
 use super::value::{List, Of, Value, bounds};
 
@@ -107,6 +108,9 @@ impl<'a> Run<'a> {
                 };
                 match self.name(name)? {
                     "type" => Ok(Value::Text("text")),
+                    "text" if self.question == Some(message) => {
+                        Ok(Value::Question(Ends::default()))
+                    }
                     "text" => Ok(Value::Text(text)),
                     name if KNOWN_PART_FIELDS.contains(&name) => Ok(Value::Undefined),
                     name => {
@@ -128,6 +132,9 @@ impl<'a> Run<'a> {
 
     pub(super) fn message_field(&self, message: usize, name: &str) -> Option<Value<'a>> {
         Some(match self.conversation.field(message, name)? {
+            Field::Text(_) if self.question == Some(message) && name == "content" => {
+                Value::Question(Ends::default())
+            }
             Field::Text(text) => Value::Text(text),
             Field::Other(tree) => Value::of_node(tree.node()),
             Field::Parts(parts) => Value::List(List::new(Of::Parts(message), 0, parts.len())),

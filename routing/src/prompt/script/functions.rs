@@ -6,6 +6,7 @@ use super::super::template::strip_range;
 use super::super::tree::Node;
 use super::operators::is_true;
 use super::program::{Block, Function, Test};
+use super::question::{Ask, Ends};
 use super::run::{Bail, MAX_BYTES, MAX_ITEMS, Result, Run, text_of};
 use super::value::{List, Of, Value};
 
@@ -49,6 +50,9 @@ impl<'a> Run<'a> {
             },
             _ => {}
         }
+        if let Value::Question(ends) = of {
+            return self.question_call(function, ends, one);
+        }
         if let Value::Node(node) = of {
             return match (function, node.len()) {
                 (Function::ToJson, _) => self.dump(node, one, two),
@@ -86,6 +90,30 @@ impl<'a> Run<'a> {
         }
         let pairs = self.collect(&pairs)?;
         Ok(Value::List(pairs.slice(None, None)))
+    }
+
+    /// A function of the question.
+    fn question_call(
+        &mut self,
+        function: Function,
+        ends: Ends,
+        argument: Value<'a>,
+    ) -> Result<Value<'a>> {
+        let trim = |start, end| match argument {
+            Value::Unset => Ok(Value::Question(ends.and(start, end))),
+            _ => Err(Bail),
+        };
+        let ask = match function {
+            Function::String => return Ok(Value::Question(ends)),
+            Function::Trim | Function::Strip => return trim(true, true),
+            Function::StripStart => return trim(true, false),
+            Function::StripEnd => return trim(false, true),
+            Function::StartsWith => Ask::StartsWith,
+            Function::EndsWith => Ask::EndsWith,
+            _ => return Err(Bail),
+        };
+        let what = text_of(&self.built, argument).ok_or(Bail)?;
+        Ok(Value::Bool(self.asking.ask(ask, ends, what)))
     }
 
     /// A function of a text.

@@ -14,6 +14,7 @@ mod known;
 mod names;
 mod operators;
 mod program;
+mod question;
 #[cfg(all(test, feature = "preprocess"))]
 mod random;
 #[cfg(all(test, feature = "preprocess"))]
@@ -26,3 +27,4 @@ mod write;
 
 pub(super) use compile::compile;
 pub(super) use program::Script;
+pub(super) use question::Shape;

@@ -5,6 +5,7 @@ use minijinja::value::ValueKind;
 use super::super::json::Json;
 use super::super::tree::Node;
 use super::program::{Operator, Test};
+use super::question::Ask;
 use super::run::{Bail, Result, Run, text_of};
 use super::value::Value;
 
@@ -60,12 +61,19 @@ impl<'a> Run<'a> {
     }
 
     fn are_equal(&self, left: Value<'a>, right: Value<'a>) -> Result<bool> {
+        let asks = |value| matches!(value, Value::Question(_) | Value::Around(..));
+        if asks(left) || asks(right) {
+            return Err(Bail);
+        }
         if let (Some(left), Some(right)) = (text_of(&self.built, left), text_of(&self.built, right))
         {
             return Ok(left == right);
         }
         match (left, right) {
             (Value::Message(left), Value::Message(right)) => {
+                if left != right && [left, right].map(Some).contains(&self.question) {
+                    return Err(Bail);
+                }
                 self.conversation.are_equal(left, right).ok_or(Bail)
             }
             (
@@ -93,6 +101,10 @@ impl<'a> Run<'a> {
     fn contains(&mut self, container: Value<'a>, value: Value<'a>) -> Result<bool> {
         match container {
             Value::Undefined | Value::Unset => Ok(false),
+            Value::Question(ends) => {
+                let what = text_of(&self.built, value).ok_or(Bail)?;
+                Ok(self.asking.ask(Ask::Contains, ends, what))
+            }
             Value::Text(_) | Value::Built(..) => {
                 let text = text_of(&self.built, container).ok_or(Bail)?;
                 let found = text.contains(text_of(&self.built, value).ok_or(Bail)?);
@@ -182,9 +194,12 @@ pub(super) fn is_true(value: Value<'_>) -> Result<bool> {
         Value::Int(number) => Ok(number != 0),
         Value::Text(text) => Ok(!text.is_empty()),
         Value::Built(start, end) => Ok(start < end),
-        Value::Message(_) | Value::Part(..) | Value::Node(Node::Json(Json::Unsigned(_))) => {
-            Ok(true)
-        }
+        // No question is empty, not even a trimmed one.
+        Value::Question(_)
+        | Value::Around(..)
+        | Value::Message(_)
+        | Value::Part(..)
+        | Value::Node(Node::Json(Json::Unsigned(_))) => Ok(true),
         Value::List(list) => Ok(list.len() > 0),
         Value::Node(Node::Json(Json::Float(number))) => Ok(*number != 0.0),
         Value::Node(node) => node.len().map(|length| length > 0).ok_or(Bail),
@@ -200,7 +215,9 @@ fn kind(value: Value<'_>) -> Option<ValueKind> {
         Value::None => ValueKind::None,
         Value::Bool(_) => ValueKind::Bool,
         Value::Int(_) => ValueKind::Number,
-        Value::Text(_) | Value::Built(..) => ValueKind::String,
+        Value::Text(_) | Value::Built(..) | Value::Question(_) | Value::Around(..) => {
+            ValueKind::String
+        }
         Value::Message(_) | Value::Part(..) => ValueKind::Map,
         Value::List(list) if list.is_sequence => ValueKind::Seq,
         Value::List(_) => ValueKind::Iterable,

@@ -9,6 +9,7 @@ use super::operators::is_true;
 use super::program::{
     At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Target, Text,
 };
+use super::question::{Asking, Shape, is_question};
 use super::value::{List, Of, Value};
 
 /// Statements, expressions and stretches of text per request, after which the engine may go on.
@@ -69,6 +70,9 @@ pub(super) struct Run<'a> {
     /// Texts that are made on the way.
     pub(super) built: String,
     pub(super) out: String,
+    /// The message of which the content is the question, if the run is to do without its text.
+    pub(super) question: Option<usize>,
+    pub(super) asking: Asking<'a>,
     steps: usize,
     pub(super) now_unix: i64,
 }
@@ -80,14 +84,35 @@ impl Script {
         conversation: &Conversation<'_>,
         context: &Context<'_>,
     ) -> Option<String> {
-        if conversation.media {
-            return None;
-        }
-        let mut run = Run {
-            script: self,
+        let mut run = Run::new(self, conversation, context);
+        run.all(context).ok()?;
+        Some(run.out)
+    }
+
+    /// The prompt but for the text of the last message; none where that matters otherwise than by
+    /// what a [`Shape`] can tell.
+    pub(in super::super) fn shape(
+        &self,
+        conversation: &Conversation<'_>,
+        context: &Context<'_>,
+    ) -> Option<Shape> {
+        let last = conversation.len().checked_sub(1)?;
+        let question = conversation.text(last).filter(|text| is_question(text))?;
+        let mut run = Run::new(self, conversation, context);
+        run.question = Some(last);
+        run.asking = Asking::of(question);
+        run.all(context).ok()?;
+        run.asking.shape(run.out)
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(script: &'a Script, conversation: &'a Conversation<'a>, context: &Context<'_>) -> Self {
+        Self {
+            script,
             conversation,
-            given: Vec::with_capacity(self.given.len()),
-            locals: vec![Value::Unset; usize::from(self.locals)],
+            given: Vec::with_capacity(script.given.len()),
+            locals: vec![Value::Unset; usize::from(script.locals)],
             loops: Vec::new(),
             outer_loops: 0,
             calls: 0,
@@ -97,16 +122,21 @@ impl Script {
             open: Vec::new(),
             built: String::new(),
             out: String::with_capacity(conversation.bytes() + 64 * conversation.len() + 256),
+            question: None,
+            asking: Asking::default(),
             steps: MAX_STEPS,
             now_unix: context.now_unix,
-        };
-        run.give(context).ok()?;
-        run.block(self.body).ok()?;
-        Some(run.out)
+        }
     }
-}
 
-impl<'a> Run<'a> {
+    fn all(&mut self, context: &'a Context<'a>) -> Result<()> {
+        if self.conversation.media {
+            return Err(Bail);
+        }
+        self.give(context)?;
+        self.block(self.script.body).map(drop)
+    }
+
     /// Sets the variables of the context; later ones go before.
     fn give(&mut self, context: &'a Context<'a>) -> Result<()> {
         let script = self.script;

@@ -15,7 +15,7 @@ use super::super::request::{Api, Prompt, Request};
 use super::super::template::{Context, Template};
 use super::super::tools::tools;
 use super::super::tree::Tree;
-use super::random::{Choices, conversation, functions};
+use super::random::{Choices, TEXTS, conversation, functions};
 use super::random_template::template_source;
 
 /// The template of a model directory; its tokenizer isn't needed.
@@ -246,6 +246,174 @@ proptest! {
             }
         });
     }
+}
+
+/// The messages with this as the last one's text.
+fn with_question(messages: &[Json<'static>], question: &str) -> Vec<Json<'static>> {
+    let mut messages = messages.to_vec();
+    messages.pop();
+    let text = |text: &str| Json::Str(text.to_owned().into());
+    messages.push(Json::object([("role", text("user")), ("content", text(question))]));
+    messages
+}
+
+/// How many questions of these a shape answers, which is held against the engine.
+fn shape_agreement(
+    template: &Template,
+    style: Style,
+    messages: &[Json<'static>],
+    questions: [&str; 3],
+    context: &mut Context<'_>,
+) -> Option<usize> {
+    let learned = with_question(messages, questions[0]);
+    let conversation = Conversation::new(&learned, style).ok()?;
+    let shape = template.script(0)?.shape(&conversation, context)?;
+    let mut answered = 0;
+    for (question, later) in questions.iter().zip([0, 3_600, 40 * 86_400]) {
+        context.now_unix += later;
+        let Some(put) = shape.put(question, context.now_unix) else { continue };
+        let messages = with_question(messages, question);
+        let conversation = Conversation::new(&messages, style).unwrap();
+        let engine = template.interpret(0, conversation.to_value(false), context);
+        assert_eq!(Ok([&shape.before, put, &shape.after].concat()), engine, "{question:?}");
+        answered += 1;
+    }
+    Some(answered)
+}
+
+/// A template that writes the texts of messages, and asks about them.
+fn asking_source(choices: &mut Choices<'_>) -> String {
+    const TEXTS: [&str; 14] = [
+        "m.content",
+        "m.content | trim",
+        "m['content'].strip()",
+        "m.content.lstrip()",
+        "(m.content | trim).rstrip()",
+        "'<' + m.content + '>'",
+        "m.role ~ (m.content | trim) ~ 1",
+        "(('a' + m.content) + 'b')",
+        "c",
+        "' x ' + c",
+        "(m.content + 'a') | trim",
+        "m.content | default('d', true)",
+        "f(m.content)",
+        "m.content or 'x'",
+    ];
+    const CONDITIONS: [&str; 17] = [
+        "m.content.startswith('<tool_response>')",
+        "m.content.endswith('</tool_response>')",
+        "'</think>' in m.content",
+        "m.content",
+        "not m.content",
+        "m.content is string",
+        "m.content is not none",
+        "m.content is defined and m.content.startswith('a')",
+        "(m.content | trim).startswith('a')",
+        "'a' in (m.content | trim)",
+        "m.content.strip().endswith('x')",
+        "m.content == 'user'",
+        "m.content in ['user', 'x']",
+        "m.content | length > 3",
+        "c and 'a' in c",
+        "loop.last",
+        "strftime_now('%d %b') == '29 Nov'",
+    ];
+    let mut source = "{%- macro f(t) %}[{{ t }}]{% endmacro %}{%- for m in messages -%}".to_owned();
+    if choices.of(2) == 1 {
+        source.extend(["{%- set c = ", choices.pick(&TEXTS), " -%}"]);
+    }
+    for _ in 0..=choices.of(3) {
+        source.extend(["{% if ", choices.pick(&CONDITIONS), " %}"]);
+        source.extend([choices.pick(&["yes", "{{ strftime_now('%d') }}", "{{ m.role }}"])]);
+        source.extend(["{% else %}", choices.pick(&["", "no", "{{ m.content }}"]), "{% endif %}"]);
+    }
+    source.extend(["{{ ", choices.pick(&TEXTS), " }}", "{%- endfor %}"]);
+    source
+}
+
+/// The same for numbers: the first for the template, the others for the rest.
+fn random_shape(source: &[u16], talk: &[u16]) -> Option<usize> {
+    let mut choices = Choices::new(source);
+    let asking = choices.of(4) > 0;
+    let source = if asking { asking_source(&mut choices) } else { template_source(&mut choices) };
+    let definition = TemplateDefinition {
+        content_parts: takes_parts(&source),
+        source: Some(source),
+        ..TemplateDefinition::default()
+    };
+    let template = Template::compile(&definition).ok()?;
+    let mut choices = Choices::new(talk);
+    let questions = [0; 3].map(|_| choices.pick(&TEXTS));
+    let messages = conversation(&mut choices);
+    let functions = functions(&mut choices);
+    let mut context = random_context(&mut choices, functions.as_ref());
+    context.now_unix = 1_795_966_337;
+    let style = Style { parts: choices.of(2) == 1, developer: choices.of(2) == 1 };
+    shape_agreement(&template, style, &messages, questions, &mut context)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
+
+    #[test]
+    fn shapes_of_random_templates_hold_for_all_questions_that_they_take(
+        source in proptest::collection::vec(any::<u16>(), 0..160),
+        talk in proptest::collection::vec(any::<u16>(), 0..120),
+    ) {
+        random_shape(&source, &talk);
+    }
+
+    #[test]
+    fn shapes_of_published_templates_hold_for_all_questions_that_they_take(
+        talk in proptest::collection::vec(any::<u16>(), 0..200),
+    ) {
+        thread_local! {
+            static TEMPLATES: Vec<Template> =
+                model_directories().iter().filter_map(|dir| template_of(dir)).collect();
+        }
+        TEMPLATES.with(|templates| {
+            for template in templates {
+                let mut choices = Choices::new(&talk);
+                let questions = [0; 3].map(|_| choices.pick(&TEXTS));
+                let messages = conversation(&mut choices);
+                let functions = functions(&mut choices);
+                let mut context = random_context(&mut choices, functions.as_ref());
+                shape_agreement(template, style(template), &messages, questions, &mut context);
+            }
+        });
+    }
+}
+
+#[test]
+fn plain_chats_have_shapes() {
+    let questions = ["When does it close?", " And\n\"the\" train?\n", "</think><tool_response>x"];
+    for dir in model_directories() {
+        let Some(template) = template_of(&dir) else { continue };
+        let messages = messages(&[("user", "Hi"), ("assistant", "Hello."), ("user", "")]);
+        let mut context = Context { add_generation_prompt: true, ..Context::default() };
+        let answered =
+            shape_agreement(&template, style(&template), &messages, questions, &mut context);
+        eprintln!("{}: {answered:?} of 3", dir.display());
+        assert!(answered.is_some_and(|answered| answered >= 2), "{}", dir.display());
+    }
+}
+
+#[test]
+fn enough_random_templates_have_shapes() {
+    // Else their law says little.
+    let mut number = 3u32;
+    let mut numbers = |count: usize| -> Vec<u16> {
+        let mut next = || {
+            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (number >> 16) as u16
+        };
+        (0..count).map(|_| next()).collect()
+    };
+    let answers: Vec<usize> =
+        (0..1000).filter_map(|_| random_shape(&numbers(90), &numbers(80))).collect();
+    let answered = answers.iter().filter(|answered| **answered > 1).count();
+    eprintln!("{} shapes, {answered} for more than the question of which they are", answers.len());
+    assert!(answered > 50, "{answered}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use minijinja::value::ValueKind;
 
 use super::super::json::Json;
 use super::super::tree::Node;
+use super::question::Ends;
 
 /// A value. What the engine has beyond these isn't worked with: the render is given up.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,10 @@ pub(super) enum Value<'a> {
     Text(&'a str),
     /// A text that the render built: from where to where.
     Built(usize, usize),
+    /// The last message's text in a run that isn't to look into it, so much of it trimmed.
+    Question(Ends),
+    /// A text that the render built around the question: from where to where, and where it goes.
+    Around(usize, usize, (usize, Ends)),
     /// A message, by its place.
     Message(usize),
     /// A part of a message's content: the message and the part's place.

@@ -21,6 +21,8 @@ impl<'a> Run<'a> {
                 let value = self.value(*part)?;
                 if let Some(text) = text_of(&self.built, value) {
                     self.out.push_str(text);
+                } else if let Value::Question(_) | Value::Around(..) = value {
+                    self.write(value)?;
                 } else if first {
                     // A sum.
                     let value = self.value(at)?;
@@ -43,6 +45,10 @@ impl<'a> Run<'a> {
 
     /// What was written from here on, as a text in place of output.
     pub(super) fn take_written(&mut self, start: usize) -> Result<Value<'a>> {
+        // What is built has no place for the question.
+        if self.asking.written.last().is_some_and(|(at, _)| *at >= start) {
+            return Err(Bail);
+        }
         let from = self.built.len();
         self.built.push_str(self.out.get(start..).ok_or(Bail)?);
         self.out.truncate(start);
@@ -58,6 +64,12 @@ impl<'a> Run<'a> {
             Value::None => self.out.push_str("None"),
             Value::Bool(value) => self.out.push_str(if value { "True" } else { "False" }),
             Value::Int(number) => push_int(&mut self.out, number),
+            Value::Question(ends) => self.asking.written.push((self.out.len(), ends)),
+            Value::Around(start, end, (at, ends)) => {
+                self.out.push_str(self.built.get(start..at).ok_or(Bail)?);
+                self.asking.written.push((self.out.len(), ends));
+                self.out.push_str(self.built.get(at..end).ok_or(Bail)?);
+            }
             value => self.out.push_str(text_of(&self.built, value).ok_or(Bail)?),
         }
         self.check_bytes()
@@ -111,6 +123,7 @@ impl<'a> Run<'a> {
     /// One text of the open values.
     fn join(&mut self, base: usize, numbers: bool) -> Result<Value<'a>> {
         let mut start = self.built.len();
+        let mut question = None;
         for index in base..self.open.len() {
             match *self.open.get(index).ok_or(Bail)? {
                 // What was built last is built on: nothing that names it sees more of it.
@@ -118,18 +131,33 @@ impl<'a> Run<'a> {
                 Value::Built(from, to) => self.built.extend_from_within(from..to),
                 Value::Text(text) => self.built.push_str(text),
                 Value::Int(number) if numbers => push_int(&mut self.built, number),
+                Value::Question(ends) if question.is_none() => {
+                    question = Some((self.built.len(), ends));
+                }
+                Value::Around(from, to, (at, ends)) if question.is_none() => {
+                    self.built.extend_from_within(from..at);
+                    question = Some((self.built.len(), ends));
+                    self.built.extend_from_within(at..to);
+                }
                 _ => return Err(Bail),
             }
             self.check_bytes()?;
         }
         self.open.truncate(base);
-        self.step((self.built.len() - start) / STEP_BYTES)?;
-        Ok(Value::Built(start, self.built.len()))
+        let end = self.built.len();
+        self.step((end - start) / STEP_BYTES)?;
+        Ok(match question {
+            Some(question) => Value::Around(start, end, question),
+            None => Value::Built(start, end),
+        })
     }
 
     pub(super) fn strftime(&mut self, format: Value<'a>) -> Result<Value<'a>> {
         let format = text_of(&self.built, format).ok_or(Bail)?;
         let text = strftime(format, self.now_unix);
+        if self.question.is_some() {
+            self.asking.told_time(format, &text);
+        }
         self.build(&text)
     }
 

@@ -1,0 +1,247 @@
+//! Bodies that begin alike: the short way says what the whole way says, or nothing.
+#![cfg(feature = "preprocess")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use warmpath_routing::fingerprint::Fingerprint;
+use warmpath_routing::prompt::{
+    Api, Beginnings, Model, ModelFiles, Prefix, Prompter, Request, preprocess,
+};
+
+const ROOT: Fingerprint = Fingerprint([5; 32]);
+
+/// Artefacts of tokenizers of several kinds, each with a template of its own.
+static KINDS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let small = ["metaspace", "prepend", "gemma"].map(|name| format!("conformance/models/{name}"));
+    let dirs = small.into_iter().chain(["models/demo".to_owned()]).map(|name| fixtures.join(name));
+    dirs.map(|dir| preprocess(&ModelFiles::read_dir(&dir).unwrap()).unwrap().bytes).collect()
+});
+
+const MEMO: usize = 1 << 20;
+
+/// A worker that has both ways, and one that has neither memo nor beginnings.
+struct Both {
+    beginnings: Beginnings,
+    warm: Prompter,
+    cold: Prompter,
+    limit: usize,
+    short: usize,
+}
+
+impl Both {
+    fn new(kind: usize, limit: usize, bytes: usize) -> Self {
+        let prompter = |memo| Prompter::new(Model::load(KINDS[kind].clone()).unwrap(), memo);
+        let beginnings = Beginnings::new(bytes);
+        Self { beginnings, warm: prompter(MEMO), cold: prompter(0), limit, short: 0 }
+    }
+
+    fn short(&mut self, body: &[u8]) -> Option<Prefix> {
+        let (beginning, question) = self.beginnings.find(body)?;
+        assert!(beginning.is_for(&ROOT, self.limit));
+        self.warm.prefix_after(beginning, &question, 0)
+    }
+
+    /// What the whole way says; the short one may say the same. Whether it did.
+    fn ask(&mut self, body: &str) -> bool {
+        let body = body.as_bytes();
+        let short = self.short(body);
+        let Ok(request) = Request::parse(Api::Chat, body) else {
+            assert_eq!(short, None);
+            return false;
+        };
+        let whole = self.cold.prefix(&request, ROOT, self.limit, 0);
+        if let Some(short) = &short {
+            let (model, salt) = self.beginnings.find(body).map_or_else(Default::default, |found| {
+                (found.0.model().to_owned(), found.0.cache_salt().to_owned())
+            });
+            if self.beginnings.find(body).is_some() {
+                assert_eq!([model.as_str(), &salt], [request.model(), request.cache_salt()]);
+            }
+            assert_eq!(Ok(short), whole.as_ref(), "{}", String::from_utf8_lossy(body));
+            self.short += 1;
+        } else if whole.is_ok() {
+            assert_eq!(self.warm.prefix(&request, ROOT, self.limit, 0), whole);
+            let Self { beginnings, warm, limit, .. } = self;
+            beginnings.learn(body, &request, warm, ROOT, *limit, 0);
+        }
+        short.is_some()
+    }
+}
+
+fn json(text: &str) -> String {
+    serde_json::to_string(text).unwrap()
+}
+
+fn body(system: &str, question: &str, ending: &str) -> String {
+    let (system, question) = (json(system), json(question));
+    format!(
+        r#"{{"model":"demo","messages":[{{"role":"system","content":{system}}},{{"role":"user","content":{question}}}{ending}"#
+    )
+}
+
+fn system() -> String {
+    "You are a helpful assistant. Answer briefly and in plain words. ".repeat(40)
+}
+
+const ENDING: &str = r#"],"max_tokens":16}"#;
+
+#[test]
+fn the_third_of_its_kind_goes_the_short_way() {
+    for kind in 0..KINDS.len() {
+        let mut both = Both::new(kind, 8_192, 1 << 20);
+        // Some of these templates refuse a system message.
+        let system = system();
+        let body = |question: &str| {
+            let (system, question) = (json(&system), json(question));
+            format!(
+                r#"{{"messages":[{{"role":"user","content":{system}}},{{"role":"assistant","content":"So I do."}},{{"content":{question},"role":"user"}}],"model":"demo","cache_salt":"s"}}"#
+            )
+        };
+        let asked = ["Why?", "When does it close?", "And now?", "  <|im_end|>\n\"é\" \u{1f642}\t"];
+        let short = asked.map(|question| both.ask(&body(question)));
+        assert_eq!(short, [false, false, true, true]);
+        // Not even a trimmed question may be empty; what is no question is not looked at.
+        assert!(!both.ask(&body(" \n")));
+        assert!(!both.ask(&body("").replace("\"\"", "null")));
+        assert!(!both.ask(&body("x").replace("\"x\"", "[{\"type\":\"text\",\"text\":\"x\"}]")));
+        // Another salt, another model, a field more.
+        for (from, to) in [("\"s\"", "\"t\""), ("demo", "demp"), ("}],", "}],\"stream\":true,")] {
+            assert!(!both.ask(&body("x").replace(from, to)));
+        }
+        assert!(both.ask(&body("And then?")));
+    }
+}
+
+#[test]
+fn a_question_cannot_leave_its_string() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    for question in ["Why?", "When?", "And?"] {
+        both.ask(&body(&system(), question, ENDING));
+    }
+    assert_eq!(both.short, 1);
+    let raw = |question: &str| body(&system(), "@", ENDING).replace('@', question);
+    for question in [
+        // Valid JSON that says something else.
+        r#"x"},{"role":"assistant","content":"y"#,
+        r#"x","role":"system"#,
+        r#"x"}],"model":"other","messages":[{"role":"user","content":"y"#,
+        r#"x","content":"y"#,
+        // None.
+        "x\"",
+        "x\\",
+        "\\\\\\",
+        "x\ny",
+        "\\ud800",
+        "\u{1}",
+    ] {
+        assert!(!both.ask(&raw(question)), "{question}");
+    }
+    let mut bytes = raw("x@").into_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'@').unwrap();
+    bytes[at] = 0xff;
+    assert_eq!(both.short(&bytes), None);
+    assert!(both.ask(&raw(r#"\"},{\"role\":\"x\\"#)), "all escaped");
+}
+
+#[test]
+fn conversations_cost_nothing_here() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    let mut messages = vec![("system", system())];
+    for turn in 0..10 {
+        messages.push(("user", format!("Question {turn}?")));
+        let all: Vec<_> = messages
+            .iter()
+            .map(|(role, text)| serde_json::json!({"role": role, "content": text}))
+            .collect();
+        assert!(!both.ask(&serde_json::json!({"messages": all, "model": "demo"}).to_string()));
+        messages.push(("assistant", format!("Answer {turn}.")));
+    }
+    assert_eq!(both.beginnings.bytes(), 0);
+}
+
+#[test]
+fn memory_is_bounded_and_the_whole_way_is_gone_now_and_then() {
+    let mut both = Both::new(3, 8_192, 40_000);
+    for number in 0..60 {
+        let system = format!("{number} {}", system());
+        for question in ["a", "b", "c"] {
+            both.ask(&body(&system, question, "],\"stream\":true}"));
+        }
+        assert!((1_000..=40_000).contains(&both.beginnings.bytes()));
+    }
+    assert_eq!(both.short, 60);
+    let last = format!("59 {}", system());
+    let short = (0..128).filter(|_| both.ask(&body(&last, "d", "],\"stream\":true}"))).count();
+    // Each time it is looked up twice more, to hold it against the whole way.
+    assert!((100..128).contains(&short), "{short}");
+    both.beginnings.clear();
+    assert_eq!(both.beginnings.bytes(), 0);
+    assert!(!both.ask(&body(&last, "d", "],\"stream\":true}")));
+    let mut off = Both::new(3, 8_192, 0);
+    assert!(!["a", "b", "c"].iter().any(|question| off.ask(&body(&last, question, "]}"))));
+}
+
+#[test]
+fn those_with_one_head_are_told_apart() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    let systems: Vec<String> = (0..3)
+        .map(|number| format!("{}{number}{}", system(), " and so on".repeat(number)))
+        .collect();
+    for question in ["a", "b", "c"] {
+        for system in &systems {
+            let short = both.ask(&body(system, question, "]}"));
+            assert_eq!(short, question == "c", "{question} {}", system.len());
+        }
+    }
+    // A fourth and fifth take the places of others.
+    for number in 3..9 {
+        let system = format!("{}{number}", system());
+        let short = ["a", "b", "c"].map(|question| both.ask(&body(&system, question, "]}")));
+        assert_eq!((short[0], short[2]), (false, true));
+    }
+}
+
+fn words(most: usize) -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        12 => "[ ]?[a-z]{2,8}",
+        1 => Just("<|im_end|>\n".to_owned()),
+        1 => Just("</s>".to_owned()),
+        2 => "[ \\n.,0-9'é漢▁\"\\\\]{1,5}",
+    ];
+    proptest::collection::vec(piece, 0..most).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Long and short beginnings of all kinds of models, at limits within and beyond them.
+    #[test]
+    fn the_short_way_says_what_the_whole_way_says(
+        head in words(1_500),
+        questions in proptest::collection::vec(prop_oneof![words(60), words(400)], 4..8),
+        limit in prop_oneof![Just(usize::MAX), 16usize..900],
+        roles in 0usize..3,
+        memo in prop_oneof![2 => Just(MEMO), 1 => Just(2_000), 1 => Just(0)],
+    ) {
+        let head = format!("{}{head}", "You are a helpful assistant. ".repeat(36));
+        for kind in 0..KINDS.len() {
+            let mut both = Both::new(kind, limit, 1 << 20);
+            both.warm = Prompter::new(Model::load(KINDS[kind].clone()).unwrap(), memo);
+            for question in &questions {
+                let (head, question) = (json(&head), json(&format!("{question}?")));
+                let first = match roles {
+                    0 => format!(r#"{{"role":"system","content":{head}}}"#),
+                    1 => format!(r#"{{"role":"user","content":{head}}},{{"role":"assistant","content":"x"}}"#),
+                    _ => format!(r#"{{"role":"user","content":{head}}}"#),
+                };
+                both.ask(&format!(r#"{{"messages":[{first},{{"role":"user","content":{question}}}]}}"#));
+            }
+            // Else this says nothing.
+            prop_assert!(memo < MEMO || limit < 300 || both.short >= questions.len() - 2);
+        }
+    }
+}
