@@ -183,27 +183,38 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
 fn bodies_that_begin_alike_are_read_as_each_alone_would_be() {
     let system = "You are a helpful assistant. Answer briefly and in plain words. ".repeat(40);
     let body = |model: &str, question: &str| {
+        let question =
+            format!("{question} {}", "When does it close, and is there a train? ".repeat(3));
         json!({"model": model, "messages": [
             {"role": "system", "content": system}, {"role": "user", "content": question},
         ]})
     };
     let mut gateway = Gateway::new();
+    let mut keys = std::collections::BTreeSet::new();
     for version in ["1", "2"] {
         gateway.serve_version(version);
         gateway.tick();
         for model in ["demo", "alias", "lora", "unknown"] {
-            for question in ["Why?", "When does it close?", "And \"now\"?\n", " ", "Why?"] {
-                let mut fresh = Gateway::new();
-                fresh.serve_version(version);
-                fresh.tick();
-                assert_eq!(
-                    gateway.routed("eu", &body(model, question)).last_key,
-                    fresh.routed("eu", &body(model, question)).last_key,
-                    "{model} {version} {question}"
-                );
+            for question in ["Why?", "And the \"night train\"?\n", "\u{e9}", "Why?"] {
+                let body = body(model, question);
+                let key = gateway.routed("eu", &body).last_key;
+                // Another VM, which has read nothing else.
+                let alone = std::thread::spawn(move || {
+                    let mut gateway = Gateway::new();
+                    gateway.serve_version(version);
+                    gateway.tick();
+                    gateway.routed("eu", &body).last_key
+                });
+                assert_eq!(key, alone.join().unwrap(), "{model} {version} {question}");
+                keys.insert(key);
             }
         }
     }
+    assert_eq!(
+        keys.len(),
+        2 * 2 * 3 + 1,
+        "two versions, with and without adapter, three questions"
+    );
 }
 
 #[test]
