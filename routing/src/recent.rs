@@ -38,8 +38,11 @@ struct Held {
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
     keys: HashMap<Key, [Held; HOLDERS]>,
-    /// In the order in which they end.
-    ends: VecDeque<(u64, Key)>,
+    /// In the order in which they end; each with its place among the depths.
+    ends: VecDeque<(u64, Key, usize)>,
+    /// How many of those there are of each depth, as none needs to be looked up where there are
+    /// none; the last one is for ends of prompts at other depths.
+    live: [u32; DEPTHS.len() + 1],
 }
 
 impl Recent {
@@ -50,7 +53,7 @@ impl Recent {
     pub fn sent(&mut self, keys: &[Key], known: usize, slot: u16, now_ms: u64) {
         self.forget(now_ms);
         let until_ms = now_ms.saturating_add(HOLD_MS);
-        for depth in depths(keys.len()).filter(|depth| *depth > known) {
+        for (depth, place) in depths(keys.len()).filter(|(depth, _)| *depth > known) {
             let Some(key) = depth.checked_sub(1).and_then(|at| keys.get(at)) else { continue };
             let held = self.keys.entry(*key).or_default();
             if held.iter().any(|held| held.slot == slot && held.until_ms > now_ms) {
@@ -60,7 +63,10 @@ impl Recent {
             if let Some(first) = held.first_mut() {
                 *first = Held { slot, until_ms };
             }
-            self.ends.push_back((until_ms, *key));
+            self.ends.push_back((until_ms, *key, place));
+            if let Some(live) = self.live.get_mut(place) {
+                *live += 1;
+            }
             if self.ends.len() > MOST_KEYS {
                 self.pop();
             }
@@ -71,6 +77,7 @@ impl Recent {
     pub fn clear(&mut self) {
         self.keys.clear();
         self.ends.clear();
+        self.live.fill(0);
     }
 
     /// As of a moment.
@@ -79,13 +86,16 @@ impl Recent {
     }
 
     fn forget(&mut self, now_ms: u64) {
-        while self.ends.front().is_some_and(|(until, _)| *until <= now_ms) {
+        while self.ends.front().is_some_and(|(until, ..)| *until <= now_ms) {
             self.pop();
         }
     }
 
     fn pop(&mut self) {
-        let Some((until, key)) = self.ends.pop_front() else { return };
+        let Some((until, key, place)) = self.ends.pop_front() else { return };
+        if let Some(live) = self.live.get_mut(place) {
+            *live -= 1;
+        }
         if let Some(held) = self.keys.get_mut(&key) {
             for held in held.iter_mut().filter(|held| held.until_ms <= until) {
                 *held = Held::default();
@@ -123,7 +133,10 @@ impl Lookup for At<'_> {
         if self.recent.keys.is_empty() {
             return Matches::default();
         }
-        for depth in depths(keys.len()) {
+        for (depth, place) in depths(keys.len()) {
+            if self.recent.live.get(place).is_none_or(|live| *live == 0) {
+                continue;
+            }
             let key = depth.checked_sub(1).and_then(|at| keys.get(at));
             let Some(held) = key.and_then(|key| self.recent.keys.get(key)) else { continue };
             for held in held.iter().filter(|held| self.holds(held)) {
@@ -137,10 +150,13 @@ impl Lookup for At<'_> {
     }
 }
 
-/// The depths of a prompt of so many blocks, the deepest first.
-fn depths(blocks: usize) -> impl Iterator<Item = usize> {
-    let below = DEPTHS.iter().rev().copied().filter(move |depth| *depth < blocks);
-    std::iter::once(blocks).filter(|blocks| *blocks > 0).chain(below)
+/// The depths of a prompt of so many blocks, the deepest first, each with its place in `live`.
+fn depths(blocks: usize) -> impl Iterator<Item = (usize, usize)> {
+    let below = DEPTHS.partition_point(|depth| *depth < blocks);
+    let last = if DEPTHS.get(below) == Some(&blocks) { below } else { DEPTHS.len() };
+    let below = DEPTHS.iter().copied().enumerate().take(below).rev();
+    let last = (blocks > 0).then_some((last, blocks));
+    last.into_iter().chain(below).map(|(place, depth)| (depth, place))
 }
 
 #[cfg(test)]
@@ -194,6 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn an_end_is_found_by_those_that_pass_and_those_that_end_there() {
+        let one = keys(1, 200);
+        for ends_at in [1, 5, 16, 100, 192] {
+            let mut recent = Recent::default();
+            recent.sent(&one[..ends_at], ends_at - 1, 3, 1_000);
+            assert_eq!(found(&recent, &one[..ends_at], 1_001), [(3, ends_at as u32)]);
+            let passed = DEPTHS.contains(&ends_at);
+            assert_eq!(!found(&recent, &one, 1_001).is_empty(), passed, "{ends_at}");
+        }
+    }
+
+    #[test]
     fn a_burst_that_its_bound_parted_is_known_at_both() {
         let mut recent = Recent::default();
         let one = keys(1, 20);
@@ -205,6 +233,7 @@ mod tests {
         assert_eq!(found(&recent, &one, 1_501), [(4, 20), (5, 20)]);
         assert_eq!(found(&recent, &one, 3_100), [(5, 20)]);
         recent.sent(&[], 0, 0, 3_100);
+        assert_eq!(recent.live.iter().sum::<u32>(), recent.ends.len() as u32);
         assert_eq!(found(&recent, &one, 3_100), [(5, 20)], "forgetting the first keeps the last");
         recent.clear();
         assert_eq!(found(&recent, &one, 1_501), []);

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::vocabulary::{NONE, Vocabulary};
+use super::words::Words;
 
 /// Words up to this many bytes are merged by scanning, longer ones with a heap.
 const SCAN_BYTES: usize = 96;
@@ -69,9 +70,18 @@ impl Bpe {
 
     /// Appends the tokens of one word.
     pub(super) fn encode(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
+        let number = Words::number(word);
+        if let Some(known) = number.and_then(|number| scratch.words.get(number)) {
+            out.extend_from_slice(known);
+            return;
+        }
+        let start = out.len();
         match self.0.word(word) {
             Some(id) => out.push(id),
             None => self.merge(word, scratch, out),
+        }
+        if let (Some(number), Some(tokens)) = (number, out.get(start..)) {
+            scratch.words.put(number, tokens);
         }
     }
 
@@ -204,9 +214,10 @@ struct Link {
     after: u32,
 }
 
-/// Buffers that are kept from word to word.
+/// Buffers that are kept from word to word, and what is known of words, of one vocabulary.
 #[derive(Default)]
 pub(super) struct Scratch {
+    words: Words,
     parts: Vec<(u32, u32)>,
     links: Vec<Link>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,

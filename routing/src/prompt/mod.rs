@@ -47,6 +47,7 @@ mod tree;
 mod turn;
 mod unicode;
 mod vocabulary;
+mod words;
 
 pub use artefact::Artefact;
 pub use beginnings::{Beginning, Beginnings};
