@@ -16,7 +16,7 @@ use super::fresher::Fresher;
 use super::here::Here;
 use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read};
-use super::ticket::{Answer, Ticket};
+use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
@@ -65,8 +65,6 @@ pub(super) enum Decided {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Told {
     pub(super) cluster: String,
-    /// `ip:port`, comma between them, best first; empty where Envoy has to choose.
-    pub(super) endpoints: String,
     pub(super) rank: Option<u32>,
     /// For Envoy's own choice, where it has one.
     pub(super) hash: String,
@@ -222,9 +220,9 @@ impl<D: Data> Dispatch<D> {
                 (told(&route, &self.view.world, ticket), on_gpu / 16)
             }
         };
-        if let (Some(slot), Some((_, name))) = (told.slot, told.ticket.named.first()) {
-            told.ticket.at = Some(*name);
-            self.here.sent(&mut self.view, *name, told.ticket.cold_tokens);
+        if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
+            told.ticket.at = Some(name);
+            self.here.sent(&mut self.view, name, told.ticket.cold_tokens);
             self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
         Decided::Route(told)
@@ -232,17 +230,13 @@ impl<D: Data> Dispatch<D> {
 
     /// The headers of an answer have come: who served, and who failed before.
     pub(super) fn answered(&mut self, ticket: &mut Ticket, answer: &Answer, now_ms: u64) {
-        let of_list = answer
-            .upstream
-            .as_ref()
-            .and_then(|upstream| ticket.named.iter().position(|(at, _)| at == upstream));
+        let of_list = answer.upstream.as_ref().and_then(|upstream| ticket.named.position(upstream));
         let overloaded = matches!(answer.status, 502..=504);
         if answer.of_engine {
             // Envoy takes the list from its start: those before the one that answered did not.
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
             self.failed(ticket, tried, now_ms);
-            if let Some((_, name)) = of_list.and_then(|at| ticket.named.get(at)) {
-                let name = *name;
+            if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
                 if overloaded {
                     self.fail_one(&ticket.named, name, now_ms);
                 } else {
@@ -276,20 +270,19 @@ impl<D: Data> Dispatch<D> {
     }
 
     fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: u64) {
-        for (_, name) in ticket.named.iter().take(first) {
+        for name in ticket.named.names().iter().take(first) {
             self.fail_one(&ticket.named, *name, now_ms);
         }
     }
 
-    fn fail_one(&mut self, named: &[(String, u64)], name: u64, now_ms: u64) {
+    fn fail_one(&mut self, named: &Named, name: u64, now_ms: u64) {
         self.metrics.replica_failures.add(1);
         let rule = &self.config.policy.ejection;
         if self.here.failed(rule, &self.view, name, now_ms) {
             self.metrics.ejections.add(1);
-            let endpoint = named.iter().find(|(_, at)| *at == name);
             log::warn!(
                 "router: {} failed time after time and is left alone for a while",
-                endpoint.map_or("a replica", |(endpoint, _)| endpoint.as_str())
+                named.endpoint_of(name)
             );
         }
     }
@@ -343,10 +336,8 @@ impl<D: Data> Dispatch<D> {
 
 fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
     let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
-    let endpoints: Vec<&str> = ticket.named.iter().map(|(at, _)| at.as_str()).collect();
     Told {
         cluster: route.cluster.to_owned(),
-        endpoints: endpoints.join(","),
         rank: first.and_then(|replica| replica.rank),
         hash: hex(route.ring_key),
         slot: first.map(|replica| replica.slot),
@@ -358,7 +349,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
 
 /// As `{:032x}` writes it, which takes longer.
 fn hex(number: u128) -> String {
-    number.to_be_bytes().map(shared::hex).as_flattened().iter().copied().map(char::from).collect()
+    String::from_utf8(number.to_be_bytes().map(shared::hex).concat()).unwrap_or_default()
 }
 
 /// Tokens that the chosen replica may hold beyond what the map says: those of requests that were

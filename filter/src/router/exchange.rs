@@ -183,10 +183,11 @@ impl Flow {
         // Set, never add, and remove what is not set: a client may have sent its own.
         Headers::Request.set(CLUSTER, &told.cluster)?;
         Headers::Request.set(HASH, &told.hash)?;
-        if told.endpoints.is_empty() {
+        let endpoints = self.ticket.as_ref().map_or("", |ticket| ticket.named.endpoints());
+        if endpoints.is_empty() {
             Headers::Request.remove(ENDPOINT)?;
         } else {
-            Headers::Request.set(ENDPOINT, &told.endpoints)?;
+            Headers::Request.set(ENDPOINT, endpoints)?;
         }
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
@@ -331,8 +332,7 @@ impl Flow {
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
         if let Some(ticket) = &mut self.ticket {
-            let foreseen = ticket.named.first().map(|(endpoint, _)| endpoint.as_str());
-            match self.watch.begin(foreseen, self.orca) {
+            match self.watch.begin(ticket.named.foreseen(), self.orca) {
                 Ok(answer) => {
                     self.router.with(|all| all.answered(ticket, &answer, host::now_ms()));
                 }

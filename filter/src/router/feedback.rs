@@ -84,7 +84,7 @@ impl Feedback {
         if changes.is_empty() {
             return None;
         }
-        let endpoint = ticket.named.first().map_or("", |(endpoint, _)| endpoint.as_str());
+        let endpoint = ticket.named.foreseen().unwrap_or_default();
         for change in changes {
             match change {
                 Change::Began(kind, suspect) => {

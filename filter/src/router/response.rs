@@ -29,14 +29,20 @@ impl Watch {
         self.stream = kind.starts_with(b"text/event-stream");
         // Of compressed bytes nothing can be read. Only what engines say themselves counts.
         let plain = headers.get("content-encoding").is_none_or(|how| *how == *b"identity");
-        let details = property(&["response", "code_details"])?;
+        let upstream =
+            Some(property(&["upstream", "address"])?).filter(|address| !address.is_empty());
+        let as_foreseen = upstream.is_some() && upstream.as_deref() == foreseen;
+        // Each question costs; and a 200 that is not the engine's comes from no engine's address.
+        let details = if status == 200 && as_foreseen {
+            "via_upstream".into()
+        } else {
+            property(&["response", "code_details"])?
+        };
         let of_engine = details == "via_upstream";
         let readable = self.stream || kind.starts_with(b"application/json");
         self.read = of_engine && plain && status == 200 && readable;
-        let upstream =
-            Some(property(&["upstream", "address"])?).filter(|address| !address.is_empty());
         // What the first one answers took one attempt.
-        let attempts = if of_engine && upstream.as_deref() == foreseen {
+        let attempts = if of_engine && as_foreseen {
             1
         } else {
             host::number(&["upstream", "request_attempt_count"])?.unwrap_or(1) as usize

@@ -159,7 +159,7 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let ids: Vec<u32> = (100..164).collect();
     gateway.hold(2, &ids[..48], "", "");
     let told = gateway.routed("eu", &json!({"model": "alias", "prompt": ids}));
-    assert_eq!(told.endpoints, "10.0.0.2:8000", "the others have other ranks");
+    assert_eq!(told.ticket.named.endpoints(), "10.0.0.2:8000", "the others have other ranks");
     assert_eq!((told.cluster.as_str(), told.rank), ("eu.demo-eu", Some(5)));
     says(&told, "reason", &quoted(Reason::Warm.name()));
     says(&told, "cached", &48);
@@ -264,7 +264,11 @@ fn text_is_tokenized_once_the_model_is_loaded() {
     let told = gateway.routed("eu", &body);
     says(&told, "reason", &quoted("cold"));
     assert!(!told.explain.contains("blocks=0"), "{}", told.explain);
-    assert_eq!(gateway.routed("eu", &body).endpoints, told.endpoints, "equal prompts meet");
+    assert_eq!(
+        gateway.routed("eu", &body).ticket.named.endpoints(),
+        told.ticket.named.endpoints(),
+        "equal prompts meet"
+    );
 }
 
 #[test]
@@ -290,7 +294,11 @@ fn the_zone_binds_whatever_is_warm_elsewhere() {
     let told = gateway.routed("global", &body);
     assert_eq!((told.slot, told.cluster.as_str()), (Some(3), "global.demo-us"));
     let told = gateway.routed("eu", &body);
-    assert!(!told.endpoints.contains("10.0.0.3"), "{}", told.endpoints);
+    assert!(
+        !told.ticket.named.endpoints().contains("10.0.0.3"),
+        "{}",
+        told.ticket.named.endpoints()
+    );
     assert_eq!(told.cluster, "eu.demo-eu");
     for zone in [None, Some("mars")] {
         assert!(!gateway.router.knows_zone(zone));

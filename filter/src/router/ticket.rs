@@ -12,8 +12,8 @@ pub(super) struct Ticket {
     pub(super) at: Option<u64>,
     /// Tokens that it has in prefill there.
     pub(super) cold_tokens: u32,
-    /// What Envoy was told: endpoints and names of replicas, in the order in which it tries them.
-    pub(super) named: Vec<(String, u64)>,
+    /// What Envoy was told.
+    pub(super) named: Named,
     /// The model, by the name that pools use.
     pub(super) model: Option<String>,
     pub(super) pool: String,
@@ -27,6 +27,60 @@ pub(super) struct Ticket {
     /// When it was sent, and when the first token came, in nanoseconds since 1970.
     pub(super) sent_ns: u64,
     pub(super) first_token_ns: Option<u64>,
+}
+
+/// Replicas, in the order in which Envoy tries them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Named {
+    /// `ip:port`, comma between them: one text, which is what Envoy is told.
+    endpoints: String,
+    names: Vec<u64>,
+}
+
+impl Named {
+    fn push(&mut self, endpoint: &str, name: u64) {
+        if !self.names.is_empty() {
+            self.endpoints.push(',');
+        }
+        self.endpoints.push_str(endpoint);
+        self.names.push(name);
+    }
+
+    /// `ip:port`, comma between them, best first; empty where Envoy has to choose.
+    pub(super) fn endpoints(&self) -> &str {
+        &self.endpoints
+    }
+
+    /// Names of the replicas.
+    pub(super) fn names(&self) -> &[u64] {
+        &self.names
+    }
+
+    /// The first one's endpoint.
+    pub(super) fn foreseen(&self) -> Option<&str> {
+        self.endpoints.split(',').next().filter(|first| !first.is_empty())
+    }
+
+    /// The place of an endpoint.
+    pub(super) fn position(&self, endpoint: &str) -> Option<usize> {
+        let mut all = self.endpoints.split(',').take(self.names.len());
+        all.position(|named| named == endpoint)
+    }
+
+    /// A replica's endpoint, for a log.
+    pub(super) fn endpoint_of(&self, name: u64) -> &str {
+        let at = self.names.iter().position(|named| *named == name);
+        at.and_then(|at| self.endpoints.split(',').nth(at)).unwrap_or("a replica")
+    }
+}
+
+impl<'e> FromIterator<(&'e str, u64)> for Named {
+    fn from_iter<I: IntoIterator<Item = (&'e str, u64)>>(all: I) -> Self {
+        // As many as most policies name.
+        let mut named = Self { endpoints: String::with_capacity(96), names: Vec::with_capacity(4) };
+        all.into_iter().for_each(|(endpoint, name)| named.push(endpoint, name));
+        named
+    }
 }
 
 /// Tokens, as foreseen.
@@ -72,7 +126,7 @@ impl Ticket {
         // are named, the rest is left to Envoy's own choice.
         let named = route.replicas.iter().filter_map(|at| {
             let replica = world.replicas.get(*at).filter(|replica| replica.rank == rank)?;
-            Some((replica.endpoint.clone(), *names.get(*at)?))
+            Some((replica.endpoint.as_str(), *names.get(*at)?))
         });
         let load = route.replicas.first().and_then(|at| world.loads.get(*at));
         // Where a prompt was read to its end, its blocks leave less than one over.

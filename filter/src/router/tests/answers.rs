@@ -55,7 +55,7 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
     gateway.hold(1, &ids, "", "");
     for _ in 0..3 {
         let mut told = gateway.send(&ids);
-        assert_eq!(told.endpoints, "10.0.0.1:8000,10.0.0.2:8000");
+        assert_eq!(told.ticket.named.endpoints(), "10.0.0.1:8000,10.0.0.2:8000");
         // Envoy tried the first, which did not answer, and then the second.
         gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.2:8000", 2), NOW + 100);
         assert_eq!(gateway.in_flight(), [0, 1], "it counts where it is");
@@ -64,16 +64,20 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
         assert_eq!(gateway.in_flight(), [0, 0]);
     }
     let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
-    assert_eq!(told.endpoints, "10.0.0.2:8000");
+    assert_eq!(told.ticket.named.endpoints(), "10.0.0.2:8000");
     gateway.router.tick(NOW + 2_000);
     let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
-    assert_eq!(told.endpoints, "10.0.0.2:8000", "still");
+    assert_eq!(told.ticket.named.endpoints(), "10.0.0.2:8000", "still");
     gateway.router.tick(NOW + 2_200);
     let mut told = gateway.send(&ids);
-    assert_eq!(told.endpoints, "10.0.0.1:8000,10.0.0.2:8000", "on trial");
+    assert_eq!(told.ticket.named.endpoints(), "10.0.0.1:8000,10.0.0.2:8000", "on trial");
     gateway.router.answered(&mut told.ticket, &answer(503, "10.0.0.1:8000", 1), NOW + 2_200);
     gateway.router.landed(&mut told.ticket);
-    assert_eq!(gateway.send(&ids).endpoints, "10.0.0.2:8000", "one failure is enough");
+    assert_eq!(
+        gateway.send(&ids).ticket.named.endpoints(),
+        "10.0.0.2:8000",
+        "one failure is enough"
+    );
 }
 
 #[test]
@@ -95,7 +99,7 @@ fn a_reported_load_counts_until_the_relay_says_something_newer() {
         let mut told = gateway.send(&[1, 2, 3]);
         let orca = Orca { waiting: Some(waiting), ..Orca::default() };
         let answer = Answer { orca: Some(orca), ..answer(200, "10.0.0.1:8000", 1) };
-        told.ticket.named = vec![("10.0.0.1:8000".into(), gateway.router.names()[0])];
+        told.ticket.named = [("10.0.0.1:8000", gateway.router.names()[0])].into_iter().collect();
         gateway.router.answered(&mut told.ticket, &answer, at);
         gateway.router.landed(&mut told.ticket);
     };
@@ -146,7 +150,7 @@ fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
         }
         let told = gateway.send(&ids);
         assert_eq!(told.slot == Some(2), alone, "{answer:?}");
-        assert_eq!(told.endpoints.contains(','), !alone, "{answer:?}");
+        assert_eq!(told.ticket.named.endpoints().contains(','), !alone, "{answer:?}");
     }
 }
 
