@@ -102,6 +102,11 @@ impl AddedTokens {
         self.tokens.is_empty()
     }
 
+    /// Bytes of the longest token.
+    pub(super) fn longest(&self) -> usize {
+        self.tokens.iter().map(|token| token.content.len()).max().unwrap_or(0)
+    }
+
     /// The first match in `text` that starts at `from` or later. White space that the strip flags
     /// take belongs to the match, but never what is before `from`.
     pub(super) fn find(&self, text: &str, from: usize) -> Option<Found> {

@@ -17,7 +17,7 @@ use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// Bytes after a stretch that are more than what its end may depend on.
+/// Bytes after the last stretch that is read: there is always more to come than what it needs.
 const LOOK_AHEAD: usize = 1 << 10;
 
 /// The prefix of a request's prompt.
@@ -313,8 +313,8 @@ impl Prompter {
     /// How far the memo knows a text whatever comes after its first `to` bytes; `None` if not beyond
     /// its start.
     ///
-    /// Where a stretch ends may depend on a few bytes around: so the stretch before what is left is
-    /// kept, and the one after lies before `to` as a whole, which is longer than any added token.
+    /// Where a stretch ends may depend on what comes next, if that makes an added token; and what is
+    /// left may look back: the stretch before it is kept for that.
     fn known_start(
         &mut self,
         text: &Text<'_>,
@@ -324,42 +324,45 @@ impl Prompter {
     ) -> Option<Known> {
         let content = text.content.as_ref();
         let mut here = self.start(root, text.marked, content.len() / 64);
+        let tokenizer = &self.model.tokenizer;
+        let ahead = tokenizer.raw.longest() + 2;
         let mut stretches = Stretches::new(content, 0, Opening::Text);
-        // Where the last two stretches began that are whole, and what was known there.
-        let mut last: Option<(usize, Here)> = None;
+        // Where the last stretch began that is known, and what is known at its end.
+        let mut last = None;
         let mut end = to;
         while here.chain.tokens() < limit {
-            let (at, opening) = (stretches.position(), stretches.opening());
-            let (stretch, safe) = stretches.advance(&self.model.tokenizer)?;
-            if !safe || stretches.position() > to {
+            let before = stretches.position();
+            let (stretch, safe) = stretches.advance(tokenizer)?;
+            let at = stretches.position();
+            if !safe || at + ahead > to {
                 break;
             }
-            let before = last.map_or(0, |(_, here)| here.at);
-            let keys = here.keys.len();
-            last = Some((before, Here { at, opening, keys, chain: here.chain, walk: here.walk }));
-            let more = if let Some(known) = self.memo.get(&here.walk.then(stretch)) {
+            let place = here.walk.then(stretch);
+            let left = limit - here.chain.tokens();
+            let reaches_limit = if let Some(known) = self.memo.get(&place) {
                 here.keys.extend_from_slice(&known.keys);
                 here.chain = known.chain;
-                here.chain.tokens() < limit
+                here.chain.tokens() >= limit
             } else {
                 // The memo keeps only what is whole.
-                let left = limit - here.chain.tokens();
                 let (scratch, ids) = (&mut self.scratch, &mut self.ids);
                 ids.clear();
-                let tokenizer = &self.model.tokenizer;
                 let stop = tokenizer.encode_parts(content, &stretches.parts, left, scratch, ids);
                 if stop == Stop::End && ids.len() < left {
                     break;
                 }
-                false
+                true
             };
-            if !more {
+            if reaches_limit {
                 // Nothing is read beyond this one.
-                end = content.floor_char_boundary(stretches.position() + LOOK_AHEAD).min(to);
+                end = content.floor_char_boundary(at + ahead.max(LOOK_AHEAD)).min(to);
                 break;
             }
+            let keys = here.keys.len();
+            let opening = stretches.opening();
+            last = Some((before, Here { at, opening, keys, chain: here.chain, walk: here.walk }));
         }
-        let (before, at) = last.filter(|(_, here)| here.at > 0)?;
+        let (before, at) = last?;
         here.keys.truncate(at.keys);
         Some(Known {
             text: content.get(before..end)?.into(),
