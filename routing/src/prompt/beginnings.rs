@@ -12,12 +12,13 @@
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use lru::LruCache;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip::SipHasher13;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::json::Text as JsonText;
 use super::memo::{AsItIs, secret};
@@ -137,17 +138,16 @@ impl Beginnings {
         if self.by_head.is_empty() {
             return None;
         }
-        let (mut hasher, head) = self.head(body)?;
+        let head = self.head(body)?;
         let alike = self.by_head.peek(&head)?;
-        let mut hashed = (HEAD, 0);
+        let mut hashed = (0, 0);
         let place = alike.iter().position(|beginning| {
             let fits = body.len() >= beginning.length + beginning.ending.len()
                 && body.ends_with(&beginning.ending);
-            if fits && hashed.0 < beginning.length {
-                hasher.write(body.get(hashed.0..beginning.length).unwrap_or_default());
-                hashed = (beginning.length, hasher.finish128().as_u128());
-            }
             // They are in the order of their lengths.
+            if fits && hashed.0 < beginning.length {
+                hashed = (beginning.length, self.hash(body, beginning.length));
+            }
             fits && hashed == (beginning.length, beginning.hash)
         })?;
         let beginning = alike.get(place)?;
@@ -190,7 +190,7 @@ impl Beginnings {
         if self.limit == 0 || others < LEAST_BYTES {
             return None;
         }
-        let (mut hasher, head) = self.head(body)?;
+        let head = self.head(body)?;
         let mark = head ^ others as u64;
         let seen = self.seen.get_mut(mark as usize % SEEN)?;
         if *seen != mark {
@@ -206,8 +206,7 @@ impl Beginnings {
         if text != question || length < LEAST_BYTES || ending.len() > MOST_ENDING {
             return None;
         }
-        hasher.write(body.get(HEAD..length)?);
-        let hash = hasher.finish128().as_u128();
+        let hash = self.hash(body, length);
         let is_known = |known: &Beginning| {
             (known.hash, &*known.ending, known.limit) == (hash, ending, limit) && known.root == root
         };
@@ -254,11 +253,16 @@ impl Beginnings {
         }
     }
 
-    /// The hash of a body's head, and what goes on with it.
-    fn head(&self, body: &[u8]) -> Option<(SipHasher13, u64)> {
-        let mut hasher = SipHasher13::new_with_key(&self.secret);
-        hasher.write(body.get(..HEAD)?);
-        Some((hasher, hasher.finish()))
+    /// The hash of a body's head, which nobody outside can aim at: others are filed beside it.
+    fn head(&self, body: &[u8]) -> Option<u64> {
+        Some(SipHasher13::new_with_key(&self.secret).hash(body.get(..HEAD)?))
+    }
+
+    /// The hash of a body up to its question. It is quick rather than strong: who found two bodies
+    /// of the same would only have one of them sent where the other belongs.
+    fn hash(&self, body: &[u8], length: usize) -> u128 {
+        let seed = self.secret.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        xxh3_128_with_seed(body.get(..length).unwrap_or_default(), seed)
     }
 }
 
