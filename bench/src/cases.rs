@@ -12,7 +12,7 @@ use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Layout, Lookup, Matches, Store, Writer, find};
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+use warmpath_routing::prompt::{Api, Beginnings, Model, ModelFiles, Prompter, Request, preprocess};
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use warmpath_tests::repository;
 
@@ -33,11 +33,12 @@ const OTHERS: u16 = 200;
 const GENERATION: u32 = 1;
 
 /// All cases, by name.
-pub const CASES: [(&str, Setup); 11] = [
+pub const CASES: [(&str, Setup); 12] = [
     ("fingerprint/128_blocks", || Ok(fingerprint())),
     ("parse/8k", || Ok(parse())),
     ("prompt/8k_cold", || prompt(8 << 10, 8_192, 0)),
     ("prompt/8k_warm", || prompt(8 << 10, 8_192, 8 << 20)),
+    ("prompt/8k_beginning", beginning),
     ("match/512_blocks_4_replicas", || Ok(matching(4, OTHERS))),
     ("match/512_blocks_64_replicas", || Ok(matching(64, OTHERS))),
     ("match/512_blocks_1024_replicas", || Ok(matching(1024, OTHERS))),
@@ -99,6 +100,33 @@ pub(crate) fn prompt(bytes: usize, limit: usize, memo_bytes: usize) -> anyhow::R
     Ok(Box::new(move || {
         if let Some(body) = known.get(at % known.len()) {
             fingerprints(body);
+        }
+        at += 1;
+    }))
+}
+
+/// Body to fingerprints, of a body that begins as others did.
+fn beginning() -> anyhow::Result<Call> {
+    const ROOT: Fingerprint = Fingerprint([1; 32]);
+    const LIMIT: usize = 8_192;
+    let mut prompter = demo_prompter(8 << 20)?;
+    let mut beginnings = Beginnings::new(1 << 20);
+    let bodies = Bodies::new(8 << 10);
+    let mut rng = Rng::with_seed(1);
+    for _ in 0..2 {
+        let body = bodies.shared(0, &mut rng);
+        let request = Request::parse(Api::Chat, &body)?;
+        prompter.prefix(&request, ROOT, LIMIT, 0)?;
+        beginnings.learn(&body, &request, &mut prompter, ROOT, LIMIT, 0);
+    }
+    let known: Vec<Vec<u8>> = (0..63).map(|_| bodies.shared(0, &mut rng)).collect();
+    let first = known.first().context("a body")?;
+    anyhow::ensure!(beginnings.find(first).is_some(), "no beginning was learned");
+    let mut at = 0;
+    Ok(Box::new(move || {
+        let body = known.get(at % known.len()).map_or(&[][..], Vec::as_slice);
+        if let Some((beginning, question)) = beginnings.find(black_box(body)) {
+            let _ = black_box(prompter.prefix_after(beginning, &question, 0));
         }
         at += 1;
     }))

@@ -189,7 +189,7 @@ impl<D: Data> Dispatch<D> {
         let policy = &self.config.policy;
         let generation = self.view.look(now_ms, policy.stale_after_ms);
         let read = self.read(asked, now_ms);
-        self.metrics.memo(read.memo);
+        self.metrics.known(read.memo, read.beginning);
         let model = read.model.as_deref().map(|requested| {
             self.view.model(requested).map_or(requested, |(known, _)| known.model.name.as_str())
         });

@@ -22,6 +22,7 @@ pub(super) struct Metrics {
     expected_offloaded_tokens: Counter,
     memo_hit_tokens: Counter,
     memo_miss_tokens: Counter,
+    beginning_hits: Counter,
     pub(super) memo_bytes: Gauge,
     pub(super) host_errors: Counter,
     pub(super) replica_failures: Counter,
@@ -62,6 +63,7 @@ impl Metrics {
             expected_offloaded_tokens: counter("expected_offloaded_tokens"),
             memo_hit_tokens: counter("memo_hit_tokens"),
             memo_miss_tokens: counter("memo_miss_tokens"),
+            beginning_hits: counter("beginning_hits"),
             memo_bytes: gauge("memo_bytes"),
             host_errors: counter("host_errors"),
             replica_failures: counter("replica_failures"),
@@ -105,8 +107,12 @@ impl Metrics {
         }
     }
 
-    /// Tokens of a prompt that the memo knew, and those that were tokenized.
-    pub(super) fn memo(&self, (hits, misses): (u64, u64)) {
+    /// What of a prompt was known: tokens that the memo knew, and those that were tokenized; and
+    /// whether the request began as others did.
+    pub(super) fn known(&self, (hits, misses): (u64, u64), beginning: bool) {
+        if beginning {
+            self.beginning_hits.add(1);
+        }
         if hits > 0 {
             self.memo_hit_tokens.add(hits);
         }

@@ -27,6 +27,8 @@ pub(super) struct Read {
     pub(super) prompt_tokens: u32,
     /// Tokens that the memo knew, and tokens that were tokenized.
     pub(super) memo: (u64, u64),
+    /// It began as others did, so that only its question was looked into.
+    pub(super) beginning: bool,
     /// Why there are no keys.
     pub(super) degrade: Option<Degrade>,
 }
@@ -186,7 +188,8 @@ impl Prompts {
         let prefix = beginning
             .is_for(&root, limit_tokens)
             .then(|| prompter.prefix_after(beginning, &question, now_unix))??;
-        Some(told(prompter, before, prefix, Some(beginning.model().to_owned())))
+        let read = told(prompter, before, prefix, Some(beginning.model().to_owned()));
+        Some(Read { beginning: true, ..read })
     }
 }
 
@@ -196,7 +199,7 @@ fn told(prompter: &Prompter, before: (u64, u64), prefix: Prefix, model: Option<S
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
         keys: prefix.keys,
         prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-        degrade: None,
+        ..Read::default()
     }
 }
 
