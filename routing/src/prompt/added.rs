@@ -166,6 +166,11 @@ impl AddedTokens {
         }
         for (depth, byte) in text.iter().enumerate().skip(1) {
             let range = self.tokens.get(low..high)?;
+            if let [only] = range {
+                // The most frequent end.
+                let is = text.starts_with(only.content.as_bytes());
+                return if is { Some((low, at + only.content.len())) } else { best };
+            }
             let byte_of = |token: &AddedToken| token.content.as_bytes().get(depth).copied();
             let start = range.partition_point(|token| byte_of(token) < Some(*byte));
             let end = range.partition_point(|token| byte_of(token) <= Some(*byte));

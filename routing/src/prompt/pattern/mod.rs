@@ -18,19 +18,27 @@ struct Class {
     space: bool,
     categories: Categories,
     ranges: Vec<(char, char)>,
-    /// Membership of the first 128 characters, `negated` included.
-    ascii: u128,
+    /// Membership of the first 128 characters, `negated` included. Halves, as to shift 128 bits is a
+    /// call in wasm.
+    ascii: [u64; 2],
 }
 
 impl Class {
     fn holds(&self, table: &CharTable, char: char) -> bool {
-        if (char as u32) < 128 {
-            return (self.ascii >> (char as u32)) & 1 == 1;
+        if char.is_ascii() {
+            return self.holds_ascii(char as u8);
         }
         self.negated
             != ((self.categories.0 != 0 && self.categories.has(table.category(char)))
                 || (self.space && is_space(char))
                 || self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&char)))
+    }
+
+    /// The same for a byte below 128.
+    fn holds_ascii(&self, byte: u8) -> bool {
+        let [low, high] = self.ascii;
+        let half = if byte < 64 { low } else { high };
+        half >> (byte & 63) & 1 == 1
     }
 
     fn finish(mut self, table: &CharTable) -> Self {
@@ -40,7 +48,8 @@ impl Class {
                 || (self.space && is_space(char))
                 || self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&char));
             if inside != self.negated {
-                self.ascii |= 1 << byte;
+                let [low, high] = &mut self.ascii;
+                *(if byte < 64 { low } else { high }) |= 1 << (byte & 63);
             }
         }
         self
@@ -181,7 +190,7 @@ fn match_items(items: &[Item], table: &CharTable, text: &str, at: usize) -> Opti
             while count < item.max {
                 match bytes.get(end) {
                     Some(byte) if *byte < 128 => {
-                        if (class.ascii >> byte) & 1 == 0 {
+                        if !class.holds_ascii(*byte) {
                             break;
                         }
                         end += 1;
