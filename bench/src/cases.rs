@@ -121,7 +121,7 @@ fn beginning() -> anyhow::Result<Call> {
     }
     let known: Vec<Vec<u8>> = (0..63).map(|_| bodies.shared(0, &mut rng)).collect();
     let first = known.first().context("a body")?;
-    anyhow::ensure!(beginnings.find(first).is_some(), "no beginning was learned");
+    anyhow::ensure!(beginnings.find(first, 0).is_some(), "no beginning was learned");
     // The words of the language are known, as they are in a worker that runs.
     for body in &known {
         prompter.prefix(&Request::parse(Api::Chat, body)?, ROOT, LIMIT, 0)?;
@@ -129,8 +129,8 @@ fn beginning() -> anyhow::Result<Call> {
     let mut at = 0;
     Ok(Box::new(move || {
         let body = known.get(at % known.len()).map_or(&[][..], Vec::as_slice);
-        if let Some((beginning, question)) = beginnings.find(black_box(body)) {
-            let _ = black_box(prompter.prefix_after(beginning, &question, 0));
+        if let Some((beginning, question)) = beginnings.find(black_box(body), 0) {
+            let _ = black_box(prompter.prefix_after(beginning, &question, &ROOT, LIMIT, 0));
         }
         at += 1;
     }))

@@ -40,9 +40,8 @@ impl Both {
     }
 
     fn short(&mut self, body: &[u8]) -> Option<Prefix> {
-        let (beginning, question) = self.beginnings.find(body)?;
-        assert!(beginning.is_for(&ROOT, self.limit));
-        self.warm.prefix_after(beginning, &question, 0)
+        let (beginning, question) = self.beginnings.find(body, 0)?;
+        self.warm.prefix_after(beginning, &question, &ROOT, self.limit, 0)
     }
 
     /// What the whole way says; the short one may say the same. Whether it did.
@@ -55,10 +54,11 @@ impl Both {
         };
         let whole = self.cold.prefix(&request, ROOT, self.limit, 0);
         if let Some(short) = &short {
-            let (model, salt) = self.beginnings.find(body).map_or_else(Default::default, |found| {
-                (found.0.model().to_owned(), found.0.cache_salt().to_owned())
-            });
-            if self.beginnings.find(body).is_some() {
+            let (model, salt) =
+                self.beginnings.find(body, 0).map_or_else(Default::default, |found| {
+                    (found.0.model().to_owned(), found.0.cache_salt().to_owned())
+                });
+            if self.beginnings.find(body, 0).is_some() {
                 assert_eq!([model.as_str(), &salt], [request.model(), request.cache_salt()]);
             }
             assert_eq!(Ok(short), whole.as_ref(), "{}", String::from_utf8_lossy(body));
@@ -148,6 +148,22 @@ fn a_question_cannot_leave_its_string() {
 }
 
 #[test]
+fn what_comes_after_the_messages_may_be_long() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    let tool = r#"{"type":"function","function":{"name":"f","description":"@","parameters":{}}}"#;
+    let tools = vec![tool.replace('@', &"Does a thing. ".repeat(20)); 20].join(",");
+    for (at, question) in ["a", "b", "c", "d"].iter().enumerate() {
+        let body = format!(
+            r#"{{"messages":[{{"role":"system","content":{}}},{{"role":"user","content":"{question}"}}],"model":"demo","tools":[{tools}]}}"#,
+            json(&"Be brief. ".repeat(30))
+        );
+        assert_eq!(both.ask(&body), at >= 2, "{question}");
+        // Another tool that is as long.
+        assert!(at < 3 || !both.ask(&body.replacen("Does", "Done", 1)));
+    }
+}
+
+#[test]
 fn conversations_cost_nothing_here() {
     let mut both = Both::new(3, 8_192, 1 << 20);
     let mut messages = vec![("system", system())];
@@ -178,8 +194,7 @@ fn memory_is_bounded_and_the_whole_way_is_gone_now_and_then() {
     let short = (0..128).filter(|_| both.ask(&body(&last, "d", "],\"stream\":true}"))).count();
     // Each time it is looked up twice more, to hold it against the whole way.
     assert!((100..128).contains(&short), "{short}");
-    both.beginnings.clear();
-    assert_eq!(both.beginnings.bytes(), 0);
+    both.beginnings = Beginnings::new(40_000);
     assert!(!both.ask(&body(&last, "d", "],\"stream\":true}")));
     let mut off = Both::new(3, 8_192, 0);
     assert!(!["a", "b", "c"].iter().any(|question| off.ask(&body(&last, question, "]}"))));
@@ -197,12 +212,39 @@ fn those_with_one_head_are_told_apart() {
             assert_eq!(short, question == "c", "{question} {}", system.len());
         }
     }
-    // A fourth and fifth take the places of others.
-    for number in 3..9 {
+    // A fourth has a place; a fifth has to come more often, until others are no more in use.
+    let mut learned_after = |number: usize| {
         let system = format!("{}{number}", system());
-        let short = ["a", "b", "c"].map(|question| both.ask(&body(&system, question, "]}")));
-        assert_eq!((short[0], short[2]), (false, true));
+        (0..99).find(|at| both.ask(&body(&system, &format!("q{at}"), "]}"))).unwrap()
+    };
+    assert_eq!(learned_after(3), 2);
+    assert!(learned_after(4) > 2);
+    assert_eq!(learned_after(5), 2);
+}
+
+#[test]
+fn what_is_another_each_time_is_not_learned_again_and_again() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    let body = |seed: usize| body(&system(), "Why?", &format!("],\"seed\":{}}}", 100 + seed));
+    assert!(!(0..100).any(|seed| both.ask(&body(seed))));
+    let one = both.beginnings.bytes();
+    assert!((1..10_000).contains(&one), "{one}: the second alone");
+    // Beside those it takes its time.
+    let asked = (0..200).find(|at| both.ask(&body(if at % 5 == 4 { 99 } else { *at })));
+    assert!(asked.is_some());
+}
+
+#[test]
+fn one_large_beginning_leaves_the_others_alone() {
+    let mut both = Both::new(3, 1 << 20, 1 << 17);
+    for question in ["a", "b", "c"] {
+        assert_eq!(both.ask(&body(&system(), question, "]}")), question == "c");
     }
+    let before = both.beginnings.bytes();
+    for question in ["a", "b", "c"] {
+        assert!(!both.ask(&body(&"\u{6f22}\u{5b57}".repeat(40_000), question, "]}")));
+    }
+    assert_eq!(both.beginnings.bytes(), before);
 }
 
 fn words(most: usize) -> impl Strategy<Value = String> {

@@ -99,7 +99,7 @@ impl Prompts {
         let before = self.slots.len();
         self.slots.retain(|id, _| view.models.iter().any(|known| known.artefact == Some(*id)));
         if self.slots.len() < before {
-            self.beginnings.clear();
+            self.forget_beginnings(memo_bytes);
         }
         let wanted = view.models.iter().find_map(|known| {
             let id = known.artefact.filter(|id| !self.slots.contains_key(id))?;
@@ -114,8 +114,7 @@ impl Prompts {
         match Model::load(bytes) {
             Ok(model) => {
                 let prompter = Prompter::new(model, memo_bytes);
-                // Of one before: a prompter understands only what it has told itself.
-                self.beginnings = Beginnings::new(memo_bytes / BEGINNINGS_SHARE);
+                self.forget_beginnings(memo_bytes);
                 self.slots.insert(id, Slot::Ready(Box::new(prompter)));
                 Loaded::Ready(name)
             }
@@ -124,6 +123,11 @@ impl Prompts {
                 Loaded::Refused(name, error.to_string())
             }
         }
+    }
+
+    // What was learned with one prompter is of no use to another.
+    fn forget_beginnings(&mut self, memo_bytes: usize) {
+        self.beginnings = Beginnings::new(memo_bytes / BEGINNINGS_SHARE);
     }
 
     /// Reads a body: model, prompt, fingerprints.
@@ -160,7 +164,7 @@ impl Prompts {
         let before = (prompter.memo_hits(), prompter.memo_misses());
         match prompter.prefix(&request, root, limit_tokens, now_unix) {
             Ok(prefix) => {
-                let read = told(prompter, before, prefix, guess.model);
+                let read = read_of(prompter, before, prefix, guess.model);
                 if api == Api::Chat {
                     let beginnings = &mut self.beginnings;
                     beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
@@ -179,21 +183,18 @@ impl Prompts {
         limit_tokens: usize,
         now_unix: i64,
     ) -> Option<Read> {
-        let (beginning, question) = self.beginnings.find(body)?;
+        let (beginning, question) = self.beginnings.find(body, now_unix)?;
         let (known, adapter) = view.model(beginning.model())?;
         let root = known.root(adapter, beginning.cache_salt());
         let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        // The root covers the model's version and tokenizer, so that it is the same prompter.
-        let prefix = beginning
-            .is_for(&root, limit_tokens)
-            .then(|| prompter.prefix_after(beginning, &question, now_unix))??;
-        let read = told(prompter, before, prefix, Some(beginning.model().to_owned()));
+        let prefix = prompter.prefix_after(beginning, &question, &root, limit_tokens, now_unix)?;
+        let read = read_of(prompter, before, prefix, Some(beginning.model().to_owned()));
         Some(Read { beginning: true, ..read })
     }
 }
 
-fn told(prompter: &Prompter, before: (u64, u64), prefix: Prefix, model: Option<String>) -> Read {
+fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, model: Option<String>) -> Read {
     Read {
         model,
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),

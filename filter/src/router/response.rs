@@ -32,14 +32,15 @@ impl Watch {
         let upstream =
             Some(property(&["upstream", "address"])?).filter(|address| !address.is_empty());
         let as_foreseen = upstream.is_some() && upstream.as_deref() == foreseen;
-        // Each question costs; and a 200 that is not the engine's comes from no engine's address.
-        let details = if status == 200 && as_foreseen {
+        // Each question costs. What Envoy itself answers in an engine's place, having tried it, is
+        // no 200, but to gRPC.
+        let readable = self.stream || kind.starts_with(b"application/json");
+        let details = if status == 200 && as_foreseen && readable {
             "via_upstream".into()
         } else {
             property(&["response", "code_details"])?
         };
         let of_engine = details == "via_upstream";
-        let readable = self.stream || kind.starts_with(b"application/json");
         self.read = of_engine && plain && status == 200 && readable;
         // What the first one answers took one attempt.
         let attempts = if of_engine && as_foreseen {

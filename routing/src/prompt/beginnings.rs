@@ -2,23 +2,22 @@
 //!
 //! Where many requests differ in their last text alone (the *question*), parsing, rendering and
 //! naming all that comes before it again and again is most of the work. A *beginning* is a body up
-//! to the question's opening quote, by its length and hash, together with all of the body from the
-//! closing quote on. A body with both is the JSON that was read before, but for one string. So its
-//! prompt is the one that was rendered before, but for the question, wherever its [`Shape`] holds.
+//! to the question's opening quote and from its closing quote on, by a hash of both, which nobody
+//! outside can aim at. A body with these is the JSON that was read before, but for one string. So
+//! its prompt is the one that was rendered before, but for the question, wherever its [`Shape`]
+//! holds.
 //!
-//! A beginning is learned when its like comes a second time, so that conversations, of which each
-//! is longer than the one before, cost nothing here. Memory is bounded; what was used least lately
-//! goes.
+//! A beginning is learned when it comes again, so that conversations, of which each is longer than
+//! the one before, cost next to nothing here. Memory is bounded; what was used least lately goes.
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use lru::LruCache;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use siphasher::sip::SipHasher13;
-use xxhash_rust::xxh3::xxh3_128_with_seed;
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::json::Text as JsonText;
 use super::memo::{AsItIs, secret};
@@ -30,14 +29,14 @@ use crate::fingerprint::Fingerprint;
 /// Bytes by which beginnings are filed.
 const HEAD: usize = 256;
 
-/// A question that comes earlier is no great loss.
+/// Where there is less beside the question, there is little to be saved.
 const LEAST_BYTES: usize = 1 << 10;
-
-/// What comes after the question is compared with each request.
-const MOST_ENDING: usize = 1 << 10;
 
 /// Beginnings with one head.
 const MOST_ALIKE: usize = 4;
+
+/// One of them takes no more than this part of the memory of all.
+const MOST_SHARE: usize = 8;
 
 /// Every so many times the whole way is gone, so that the memo goes on knowing the beginning for
 /// those who can't go this one.
@@ -46,12 +45,18 @@ const WHOLE_WAY: u32 = 64;
 /// Requests of which it is remembered that they came.
 const SEEN: usize = 256;
 
-/// A body up to its question, and what is known of it.
+/// After the first few times it is tried only once in 16 to learn a beginning: what can't be learned
+/// is not to cost much.
+const FIRST_TRIES: u32 = 4;
+const LATER_TRIES: u32 = u32::MAX / 16;
+
+/// A body but for its question, and what is known of it.
 pub struct Beginning {
-    /// Bytes up to the question and their hash, and all after it.
-    length: usize,
+    /// Bytes before the question and after it, the hash of both, and that of what comes after.
+    before: usize,
+    after: usize,
     hash: u128,
-    ending: Box<[u8]>,
+    after_hash: u64,
     model: Box<str>,
     cache_salt: Box<str>,
     root: Fingerprint,
@@ -72,14 +77,8 @@ impl Beginning {
         &self.cache_salt
     }
 
-    /// Whether it was learned for this root and limit.
-    pub fn is_for(&self, root: &Fingerprint, limit: usize) -> bool {
-        self.root == *root && self.limit == limit
-    }
-
     fn bytes(&self) -> usize {
         size_of::<Self>()
-            + self.ending.len()
             + self.model.len()
             + self.cache_salt.len()
             + self.shape.bytes()
@@ -87,8 +86,8 @@ impl Beginning {
     }
 }
 
-/// A body of which it matters where the last message's content is. Where names come twice, of which
-/// the last counts, there is none.
+/// A body of which it matters where the last message's content is. One in which a name comes twice,
+/// of which the last would count, can't be read as this.
 #[derive(Deserialize)]
 struct Located<'a> {
     #[serde(borrow)]
@@ -101,10 +100,19 @@ struct LocatedMessage<'a> {
     content: Option<&'a RawValue>,
 }
 
+/// What came, told apart roughly.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    mark: u64,
+    times: u32,
+    /// The hash of the last beginning that it was tried to learn.
+    hash: u128,
+}
+
 /// The beginnings that one worker knows.
 pub struct Beginnings {
     by_head: LruCache<u64, Vec<Beginning>, BuildHasherDefault<AsItIs>>,
-    seen: Box<[u64; SEEN]>,
+    seen: Vec<Seen>,
     secret: [u8; 16],
     bytes: usize,
     limit: usize,
@@ -115,7 +123,7 @@ impl Beginnings {
     pub fn new(limit: usize) -> Self {
         Self {
             by_head: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
-            seen: Box::new([0; SEEN]),
+            seen: vec![Seen::default(); SEEN],
             secret: secret(),
             bytes: 0,
             limit,
@@ -127,39 +135,54 @@ impl Beginnings {
         self.bytes
     }
 
-    /// Forgets all: models or prompters are others now.
-    pub fn clear(&mut self) {
-        self.by_head.clear();
-        self.bytes = 0;
-    }
-
-    /// The beginning of a chat's body, and its question.
-    pub fn find<'b>(&mut self, body: &'b [u8]) -> Option<(&Beginning, Cow<'b, str>)> {
+    /// The beginning of a chat's body, and its question as far as it is in the prompt.
+    pub fn find<'b>(
+        &mut self,
+        body: &'b [u8],
+        now_unix: i64,
+    ) -> Option<(&Beginning, Cow<'b, str>)> {
         if self.by_head.is_empty() {
             return None;
         }
-        let head = self.head(body)?;
+        let (hasher, head) = self.head(body)?;
         let alike = self.by_head.peek(&head)?;
-        let mut hashed = (0, 0);
-        let place = alike.iter().position(|beginning| {
-            let fits = body.len() >= beginning.length + beginning.ending.len()
-                && body.ends_with(&beginning.ending);
-            // They are in the order of their lengths.
-            if fits && hashed.0 < beginning.length {
-                hashed = (beginning.length, self.hash(body, beginning.length));
+        // They are in the order of their lengths.
+        let mut before = (HEAD, hasher);
+        let mut fits = |beginning: &Beginning| {
+            let (from, to) = (beginning.before, body.len().checked_sub(beginning.after));
+            let Some(after) = to.filter(|to| *to >= from).and_then(|to| body.get(to..)) else {
+                return false;
+            };
+            // First what is shorter, mostly.
+            if self.short_hash(after) != beginning.after_hash {
+                return false;
             }
-            fits && hashed == (beginning.length, beginning.hash)
+            before.1.write(body.get(before.0..from).unwrap_or_default());
+            before.0 = from;
+            hash(before.1, from, after) == beginning.hash
+        };
+        let mut question = None;
+        let place = alike.iter().position(|beginning| {
+            if !fits(beginning) {
+                return false;
+            }
+            if question.is_none() {
+                // With both quotes.
+                let quoted = body.get(beginning.before - 1..=body.len() - beginning.after);
+                question = quoted.and_then(|quoted| serde_json::from_slice(quoted).ok());
+            }
+            question
+                .as_ref()
+                .is_some_and(|JsonText(text)| beginning.shape.put(text, now_unix).is_some())
         })?;
-        let beginning = alike.get(place)?;
-        let uses = beginning.uses.replace(beginning.uses.get().wrapping_add(1));
+        let uses = &alike.get(place)?.uses;
+        let uses = uses.replace(uses.get().wrapping_add(1));
         if uses % WHOLE_WAY == WHOLE_WAY - 1 {
             // Seldom, as it touches the memory of others.
             self.by_head.promote(&head);
             return None;
         }
-        // With both quotes.
-        let question = body.get(beginning.length - 1..=body.len() - beginning.ending.len())?;
-        let JsonText(question) = serde_json::from_slice(question).ok()?;
+        let JsonText(question) = question?;
         self.by_head.peek(&head)?.get(place).map(|beginning| (beginning, question))
     }
 
@@ -187,96 +210,144 @@ impl Beginnings {
         now_unix: i64,
     ) -> Option<()> {
         let (question, others) = request.question()?;
-        if self.limit == 0 || others < LEAST_BYTES {
+        if self.limit == 0 || body.len() < LEAST_BYTES + question.len() {
             return None;
         }
-        let head = self.head(body)?;
+        let (mut hasher, head) = self.head(body)?;
         let mark = head ^ others as u64;
         let seen = self.seen.get_mut(mark as usize % SEEN)?;
-        if *seen != mark {
-            *seen = mark;
+        if seen.mark != mark {
+            *seen = Seen { mark, ..Seen::default() };
+        }
+        seen.times = seen.times.saturating_add(1);
+        // Not in step with anything.
+        let later = seen.times.wrapping_mul(0x9e37_79b9) < LATER_TRIES;
+        if seen.times < 2 || seen.times > FIRST_TRIES && !later {
             return None;
         }
         // Where the question is, with both quotes.
         let Located { messages } = serde_json::from_slice(body).ok()?;
         let quoted = messages.last()?.content?.get();
         let JsonText(text) = serde_json::from_str(quoted).ok()?;
-        let length = quoted.as_ptr().addr().checked_sub(body.as_ptr().addr())? + 1;
-        let ending = body.get(length + quoted.len().checked_sub(2)?..)?;
-        if text != question || length < LEAST_BYTES || ending.len() > MOST_ENDING {
+        let before = quoted.as_ptr().addr().checked_sub(body.as_ptr().addr())? + 1;
+        let after = body.get(before + quoted.len().checked_sub(2)?..)?;
+        if text != question || before < HEAD || before + after.len() < LEAST_BYTES {
             return None;
         }
-        let hash = self.hash(body, length);
+        hasher.write(body.get(HEAD..before)?);
+        let hash = hash(hasher, before, after);
         let is_known = |known: &Beginning| {
-            (known.hash, &*known.ending, known.limit) == (hash, ending, limit) && known.root == root
+            known.hash == hash
+                && known.is_for(&root, limit)
+                && known.shape.put(question, now_unix).is_some()
         };
         if self.by_head.peek(&head).is_some_and(|alike| alike.iter().any(is_known)) {
+            seen.times = FIRST_TRIES / 2;
+            return None;
+        }
+        // What comes after the question may be another time after time.
+        if std::mem::replace(&mut seen.hash, hash) != hash && seen.times > 2 {
             return None;
         }
         let (shape, known) = prompter.beginning(request, question, root, limit, now_unix)?;
         let beginning = Beginning {
-            length,
+            before,
+            after: after.len(),
             hash,
-            ending: ending.into(),
+            after_hash: self.short_hash(after),
             model: request.model().into(),
             cache_salt: request.cache_salt().into(),
             root,
             limit,
             shape,
             known,
-            uses: Cell::new(0),
+            uses: Cell::new(1),
         };
-        self.put(head, beginning);
+        if self.put(head, beginning, now_unix) {
+            // Another of its like is learned soon, too.
+            if let Some(seen) = self.seen.get_mut(mark as usize % SEEN) {
+                seen.times = FIRST_TRIES / 2;
+            }
+        }
         Some(())
     }
 
-    fn put(&mut self, head: u64, beginning: Beginning) {
-        self.bytes += beginning.bytes();
+    /// Files a beginning; says whether it found a place.
+    fn put(&mut self, head: u64, beginning: Beginning, now_unix: i64) -> bool {
+        let bytes = beginning.bytes();
+        if bytes > self.limit / MOST_SHARE {
+            return false;
+        }
         let alike = self.by_head.get_or_insert_mut(head, Vec::new);
-        // What is filed twice is of another root or limit, and of no use any more.
-        let same = |old: &Beginning| (old.hash, &old.ending) == (beginning.hash, &beginning.ending);
-        let least_used = || {
-            let used = alike.iter().enumerate().min_by_key(|(_, old)| old.uses.get());
-            used.map(|(at, _)| at).filter(|_| alike.len() >= MOST_ALIKE)
-        };
-        if let Some(at) = alike.iter().position(same).or_else(least_used) {
+        // Of another root or limit, or of another day: of no use any more.
+        alike.retain(|old| {
+            let keep = old.hash != beginning.hash
+                || old.is_for(&beginning.root, beginning.limit)
+                    && old.shape.is_of_this_time(now_unix);
+            self.bytes -= if keep { 0 } else { old.bytes() };
+            keep
+        });
+        if alike.len() >= MOST_ALIKE {
+            // Who wants the place of another has to come more often.
+            let least = alike.iter().enumerate().min_by_key(|(_, old)| old.uses.get());
+            let unused = least.filter(|(_, old)| old.uses.get() == 0).map(|(at, _)| at);
+            for old in alike.iter() {
+                old.uses.set(old.uses.get() / 4);
+            }
+            let Some(at) = unused else { return false };
             self.bytes -= alike.remove(at).bytes();
         }
-        for old in alike.iter() {
-            old.uses.set(0);
-        }
-        let at = alike.partition_point(|old| old.length < beginning.length);
+        self.bytes += bytes;
+        let at = alike.partition_point(|old| old.before < beginning.before);
         alike.insert(at, beginning);
         while self.bytes > self.limit {
             let Some((_, old)) = self.by_head.pop_lru() else { break };
             self.bytes -= old.iter().map(Beginning::bytes).sum::<usize>();
         }
+        true
     }
 
-    /// The hash of a body's head, which nobody outside can aim at: others are filed beside it.
-    fn head(&self, body: &[u8]) -> Option<u64> {
-        Some(SipHasher13::new_with_key(&self.secret).hash(body.get(..HEAD)?))
+    /// What the hash of a body starts with, and its head's.
+    fn head(&self, body: &[u8]) -> Option<(SipHasher13, u64)> {
+        let mut hasher = SipHasher13::new_with_key(&self.secret);
+        hasher.write(body.get(..HEAD)?);
+        Some((hasher, hasher.finish()))
     }
 
-    /// The hash of a body up to its question. It is quick rather than strong: who found two bodies
-    /// of the same would only have one of them sent where the other belongs.
-    fn hash(&self, body: &[u8], length: usize) -> u128 {
-        let seed = self.secret.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        xxh3_128_with_seed(body.get(..length).unwrap_or_default(), seed)
+    fn short_hash(&self, after: &[u8]) -> u64 {
+        SipHasher13::new_with_key(&self.secret).hash(after).as_u128() as u64
+    }
+}
+
+/// The hash of a body but for its question, whose first part is written already.
+fn hash(mut hasher: SipHasher13, before: usize, after: &[u8]) -> u128 {
+    hasher.write_u64(before as u64);
+    hasher.write(after);
+    hasher.finish128().as_u128()
+}
+
+impl Beginning {
+    fn is_for(&self, root: &Fingerprint, limit: usize) -> bool {
+        self.root == *root && self.limit == limit
     }
 }
 
 impl Prompter {
-    /// The prefix of the chat that goes on from a beginning with this question; none where only the
-    /// whole way can tell.
+    /// The prefix of the chat that goes on from a beginning with this question, under `root`; none
+    /// where that was learned under another root or limit, or only the whole way can tell.
     pub fn prefix_after(
         &mut self,
         beginning: &Beginning,
         question: &str,
+        root: &Fingerprint,
+        limit: usize,
         now_unix: i64,
     ) -> Option<Prefix> {
+        if !beginning.is_for(root, limit) {
+            return None;
+        }
         let shape = &beginning.shape;
         let rest = [shape.put(question, now_unix)?, &shape.after];
-        Some(self.prefix_of_known(&beginning.known, rest, beginning.limit))
+        Some(self.prefix_of_known(&beginning.known, rest, limit))
     }
 }

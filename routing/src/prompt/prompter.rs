@@ -17,6 +17,9 @@ use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
 
+/// Keys for which there is room from the start.
+const MOST_ROOM: usize = 512;
+
 /// Bytes after the last stretch that is read: there is always more to come than what it needs.
 const LOOK_AHEAD: usize = 1 << 10;
 
@@ -85,9 +88,8 @@ struct Start {
     chain: Chain,
     keys: Vec<Key>,
     walk: Walk,
-    /// What begins here, this far into the text.
+    /// What begins here.
     opening: Opening,
-    at: usize,
     /// Bytes of the prompt before the text, and bytes after what is read of it that aren't in it.
     before: usize,
     unseen: usize,
@@ -96,7 +98,7 @@ struct Start {
 /// A place in a text, and what its prompt comes to up to there.
 #[derive(Clone, Copy)]
 struct Here {
-    at: usize,
+    before: usize,
     opening: Opening,
     keys: usize,
     chain: Chain,
@@ -105,11 +107,10 @@ struct Here {
 
 /// What a prompt starts with, as far as that is tokenized, and the rest of it that isn't.
 pub(super) struct Known {
-    /// A stretch before the place, for what looks back, and all after it.
     text: Box<str>,
     keys: Box<[Key]>,
     here: Here,
-    before: usize,
+    /// Bytes of the rest beyond the limit, which aren't in the text.
     unseen: usize,
     marked: bool,
 }
@@ -199,24 +200,24 @@ impl Prompter {
     /// Before any text, with room for so many keys.
     fn start(&self, root: Fingerprint, marked: bool, keys: usize) -> Start {
         let mut chain = Chain::from_root(root);
-        let mut keys = Vec::with_capacity(keys.min(512));
+        let mut keys = Vec::with_capacity(keys.min(MOST_ROOM));
         if marked {
             chain.push(&self.model.tokenizer.before, |name| keys.push(name.key()));
         }
         let walk = self.memo.walk(&root, marked);
-        Start { chain, keys, walk, opening: Opening::Text, at: 0, before: 0, unseen: 0 }
+        Start { chain, keys, walk, opening: Opening::Text, before: 0, unseen: 0 }
     }
 
     /// The prefix of a text that goes on from `start`.
     fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
         let tokenizer = &self.model.tokenizer;
-        let Start { mut chain, mut keys, mut walk, opening, at, before, unseen } = start;
+        let Start { mut chain, mut keys, mut walk, opening, before, unseen } = start;
         let length = before + text.content.len() + unseen;
         let mut places = Vec::new();
-        let mut stretches = Stretches::new(&text.content, at, opening);
+        let mut stretches = Stretches::new(&text.content, opening);
         let mut stop = Stop::End;
         // Tokens and bytes of what was tokenized to the end of a stretch.
-        let mut whole = (chain.tokens(), before + at);
+        let mut whole = (chain.tokens(), before);
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
             let memo = safe && self.memo.is_on();
@@ -311,10 +312,7 @@ impl Prompter {
     }
 
     /// How far the memo knows a text whatever comes after its first `to` bytes; `None` if not beyond
-    /// its start.
-    ///
-    /// Where a stretch ends may depend on what comes next, if that makes an added token; and what is
-    /// left may look back: the stretch before it is kept for that.
+    /// its start. Where a stretch ends may depend on what comes next, if that makes an added token.
     fn known_start(
         &mut self,
         text: &Text<'_>,
@@ -326,15 +324,14 @@ impl Prompter {
         let mut here = self.start(root, text.marked, content.len() / 64);
         let tokenizer = &self.model.tokenizer;
         let ahead = tokenizer.raw.longest() + 2;
-        let mut stretches = Stretches::new(content, 0, Opening::Text);
-        // Where the last stretch began that is known, and what is known at its end.
+        let mut stretches = Stretches::new(content, Opening::Text);
+        // What is known at the end of the last stretch that is.
         let mut last = None;
         let mut end = to;
         while here.chain.tokens() < limit {
-            let before = stretches.position();
             let (stretch, safe) = stretches.advance(tokenizer)?;
-            let at = stretches.position();
-            if !safe || at + ahead > to {
+            let before = stretches.position();
+            if !safe || before + ahead > to {
                 break;
             }
             let place = here.walk.then(stretch);
@@ -355,20 +352,19 @@ impl Prompter {
             };
             if reaches_limit {
                 // Nothing is read beyond this one.
-                end = content.floor_char_boundary(at + ahead.max(LOOK_AHEAD)).min(to);
+                end = content.floor_char_boundary(before + ahead.max(LOOK_AHEAD)).min(to);
                 break;
             }
-            let keys = here.keys.len();
             let opening = stretches.opening();
-            last = Some((before, Here { at, opening, keys, chain: here.chain, walk: here.walk }));
+            let keys = here.keys.len();
+            last = Some(Here { before, opening, keys, chain: here.chain, walk: here.walk });
         }
-        let (before, at) = last?;
-        here.keys.truncate(at.keys);
+        let last = last?;
+        here.keys.truncate(last.keys);
         Some(Known {
-            text: content.get(before..end)?.into(),
+            text: content.get(last.before..end)?.into(),
             keys: here.keys.into(),
-            here: at,
-            before,
+            here: last,
             unseen: to - end,
             marked: text.marked,
         })
@@ -381,14 +377,20 @@ impl Prompter {
         rest: [&str; 2],
         limit: usize,
     ) -> Prefix {
-        let content = [&known.text, rest[0], rest[1]].concat();
-        let Here { at, opening, chain, walk, .. } = known.here;
-        let mut keys = Vec::with_capacity(known.keys.len() + content.len() / 32);
+        let Here { before, opening, chain, walk, .. } = known.here;
+        let [question, after] = rest;
+        // Of what lies beyond the limit only the length matters.
+        let (content, unseen) = if known.unseen == 0 {
+            (Cow::Owned([&known.text, question, after].concat()), 0)
+        } else {
+            (Cow::Borrowed(&*known.text), known.unseen + question.len() + after.len())
+        };
+        let more = (content.len() / 32).min(MOST_ROOM);
+        let mut keys = Vec::with_capacity(known.keys.len() + more);
         keys.extend_from_slice(&known.keys);
         self.hits += chain.tokens() as u64;
-        let text = Text { content: Cow::Owned(content), marked: known.marked, media: false };
-        let (before, unseen) = (known.before, known.unseen);
-        let start = Start { chain, keys, walk, opening, at: at - before, before, unseen };
+        let text = Text { content, marked: known.marked, media: false };
+        let start = Start { chain, keys, walk, opening, before, unseen };
         self.text_prefix(&text, start, limit)
     }
 
@@ -417,7 +419,7 @@ impl Prompter {
         if text.marked {
             ids.extend_from_slice(&tokenizer.before);
         }
-        let mut stretches = Stretches::new(&text.content, 0, Opening::Text);
+        let mut stretches = Stretches::new(&text.content, Opening::Text);
         let mut stop = Stop::End;
         while stop == Stop::End && ids.len() < limit {
             if stretches.advance(tokenizer).is_none() {

@@ -39,10 +39,9 @@ pub(super) struct Stretches<'a> {
 }
 
 impl<'a> Stretches<'a> {
-    /// Of a text from `at` on, where a stretch ended, or at its start. What `opening` says begins
-    /// there.
-    pub(super) fn new(text: &'a str, at: usize, opening: Opening) -> Self {
-        Self { text, at, next: None, looked: false, opening, parts: Vec::new() }
+    /// Of a text that begins as `opening` says.
+    pub(super) fn new(text: &'a str, opening: Opening) -> Self {
+        Self { text, at: 0, next: None, looked: false, opening, parts: Vec::new() }
     }
 
     /// What begins at the position.
@@ -158,7 +157,7 @@ mod tests {
     });
 
     fn encode(tokenizer: &Tokenizer, text: &str, limit: usize) -> (Vec<u32>, usize, Stop) {
-        let mut stretches = Stretches::new(text, 0, Opening::Text);
+        let mut stretches = Stretches::new(text, Opening::Text);
         let mut out = Vec::new();
         let mut count = 0;
         let mut stop = Stop::End;
@@ -215,7 +214,7 @@ mod tests {
             for (name, tokenizer, _) in MODELS.iter() {
                 let texts = [format!("{head}{one}"), format!("{head}{other}")];
                 let ends = texts.each_ref().map(|text| {
-                    let mut stretches = Stretches::new(text, 0, Opening::Text);
+                    let mut stretches = Stretches::new(text, Opening::Text);
                     let mut ids = Vec::new();
                     let mut ends = Vec::new();
                     while let Some((_, safe)) = stretches.advance(tokenizer) {

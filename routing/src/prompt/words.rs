@@ -46,7 +46,9 @@ impl Words {
 
     /// Keeps a word's tokens, if they are few.
     pub(super) fn put(&mut self, number: u128, tokens: &[u32]) {
-        self.places.resize(PLACES, Place::default());
+        if self.places.is_empty() {
+            self.places.resize(PLACES, Place::default());
+        }
         let mut ids = [0; MOST_TOKENS];
         let (Some(kept), Some(place)) =
             (ids.get_mut(..tokens.len()), self.places.get_mut(Self::at(number)))

@@ -112,8 +112,16 @@ impl<'a> Run<'a> {
             Function::EndsWith => Ask::EndsWith,
             _ => return Err(Bail),
         };
-        let what = text_of(&self.built, argument).ok_or(Bail)?;
-        Ok(Value::Bool(self.asking.ask(ask, ends, what)))
+        self.ask(ask, ends, argument).map(Value::Bool)
+    }
+
+    /// Asks something of the question.
+    pub(super) fn ask(&mut self, ask: Ask, ends: Ends, what: Value<'a>) -> Result<bool> {
+        let what = text_of(&self.built, what).ok_or(Bail)?;
+        let bytes = what.len() + self.asking.bytes();
+        let answer = self.asking.ask(ask, ends, what).ok_or(Bail)?;
+        self.step_text(bytes)?;
+        Ok(answer)
     }
 
     /// A function of a text.

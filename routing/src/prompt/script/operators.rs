@@ -101,10 +101,7 @@ impl<'a> Run<'a> {
     fn contains(&mut self, container: Value<'a>, value: Value<'a>) -> Result<bool> {
         match container {
             Value::Undefined | Value::Unset => Ok(false),
-            Value::Question(ends) => {
-                let what = text_of(&self.built, value).ok_or(Bail)?;
-                Ok(self.asking.ask(Ask::Contains, ends, what))
-            }
+            Value::Question(ends) => self.ask(Ask::Contains, ends, value),
             Value::Text(_) | Value::Built(..) => {
                 let text = text_of(&self.built, container).ok_or(Bail)?;
                 let found = text.contains(text_of(&self.built, value).ok_or(Bail)?);

@@ -9,6 +9,13 @@
 use super::super::python::is_space;
 use super::super::strftime::strftime;
 
+/// Guards of one shape, and bytes of each: published templates ask for a few names.
+const MOST_GUARDS: usize = 32;
+const MOST_GUARD_BYTES: usize = 512;
+
+/// Seconds.
+const DAY: i64 = 86_400;
+
 /// Which ends of a question are trimmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ends {
@@ -36,6 +43,16 @@ pub(super) enum Ask {
     Contains,
 }
 
+impl Ask {
+    fn answer(self, text: &str, what: &str) -> bool {
+        match self {
+            Self::StartsWith => text.starts_with(what),
+            Self::EndsWith => text.ends_with(what),
+            Self::Contains => text.contains(what),
+        }
+    }
+}
+
 /// What the template asked, and what the answer was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
@@ -47,15 +64,7 @@ pub(super) enum Guard {
 impl Guard {
     fn holds(&self, question: &str, now_unix: i64) -> bool {
         match self {
-            Self::Question(ask, ends, what, was) => {
-                let text = ends.of(question);
-                let is = match ask {
-                    Ask::StartsWith => text.starts_with(&**what),
-                    Ask::EndsWith => text.ends_with(&**what),
-                    Ask::Contains => text.contains(&**what),
-                };
-                is == *was
-            }
+            Self::Question(ask, ends, what, was) => ask.answer(ends.of(question), what) == *was,
             Self::Time(format, was) => *strftime(format, now_unix) == **was,
         }
     }
@@ -80,18 +89,41 @@ impl<'a> Asking<'a> {
         Self { text, ..Self::default() }
     }
 
-    /// The answer, which is noted.
-    pub(super) fn ask(&mut self, ask: Ask, ends: Ends, what: &str) -> bool {
-        let guard = Guard::Question(ask, ends, what.into(), true);
-        // Nothing of the question depends on the time.
-        let is = guard.holds(self.text, 0);
-        self.guards.push(Guard::Question(ask, ends, what.into(), is));
-        is
+    /// Bytes of the question.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len()
     }
 
-    /// The time was written so.
-    pub(super) fn told_time(&mut self, format: &str, time: &str) {
-        self.guards.push(Guard::Time(format.into(), time.into()));
+    /// The answer, which is noted; none where there is too much to be noted.
+    pub(super) fn ask(&mut self, ask: Ask, ends: Ends, what: &str) -> Option<bool> {
+        let known = self.guards.iter().find_map(|guard| match guard {
+            Guard::Question(asked, of, text, was)
+                if (*asked, *of, &**text) == (ask, ends, what) =>
+            {
+                Some(*was)
+            }
+            _ => None,
+        });
+        if known.is_some() {
+            return known;
+        }
+        let is = ask.answer(ends.of(self.text), what);
+        self.note(Guard::Question(ask, ends, what.into(), is)).then_some(is)
+    }
+
+    /// The time was written so. Says whether that holds for a day: else it isn't worth noting.
+    pub(super) fn told_time(&mut self, format: &str, time: &str, now_unix: i64) -> bool {
+        let day = strftime(format, now_unix - now_unix.rem_euclid(DAY));
+        let guard = Guard::Time(format.into(), time.into());
+        day == time && (self.guards.contains(&guard) || self.note(guard))
+    }
+
+    fn note(&mut self, guard: Guard) -> bool {
+        let fits = self.guards.len() < MOST_GUARDS && guard.bytes() <= MOST_GUARD_BYTES;
+        if fits {
+            self.guards.push(guard);
+        }
+        fits
     }
 
     /// What comes of the run that wrote this.
@@ -121,6 +153,12 @@ impl Shape {
         let holds = is_question(question)
             && self.guards.iter().all(|guard| guard.holds(question, now_unix));
         holds.then(|| self.ends.of(question))
+    }
+
+    /// Whether what it says of the time still holds.
+    pub(in super::super) fn is_of_this_time(&self, now_unix: i64) -> bool {
+        let mut times = self.guards.iter().filter(|guard| matches!(guard, Guard::Time(..)));
+        times.all(|guard| guard.holds("", now_unix))
     }
 
     /// Bytes that it takes, about.

@@ -155,8 +155,8 @@ impl<'a> Run<'a> {
     pub(super) fn strftime(&mut self, format: Value<'a>) -> Result<Value<'a>> {
         let format = text_of(&self.built, format).ok_or(Bail)?;
         let text = strftime(format, self.now_unix);
-        if self.question.is_some() {
-            self.asking.told_time(format, &text);
+        if self.question.is_some() && !self.asking.told_time(format, &text, self.now_unix) {
+            return Err(Bail);
         }
         self.build(&text)
     }
