@@ -186,21 +186,9 @@ impl Beginnings {
         self.by_head.peek(&head)?.get(place).map(|beginning| (beginning, question))
     }
 
-    /// Takes note of a chat whose prefix was told just now, under this root and limit.
+    /// Takes note of a chat whose prefix was told just now, under this root and limit. `None` if
+    /// nothing was learned of it.
     pub fn learn(
-        &mut self,
-        body: &[u8],
-        request: &Request<'_>,
-        prompter: &mut Prompter,
-        root: Fingerprint,
-        limit: usize,
-        now_unix: i64,
-    ) {
-        // Nothing depends on it.
-        let _ = self.try_learn(body, request, prompter, root, limit, now_unix);
-    }
-
-    fn try_learn(
         &mut self,
         body: &[u8],
         request: &Request<'_>,
@@ -263,12 +251,11 @@ impl Beginnings {
             known,
             uses: Cell::new(1),
         };
-        if self.put(head, beginning, now_unix) {
-            // Another of its like is learned soon, too.
-            if let Some(seen) = self.seen.get_mut(mark as usize % SEEN) {
-                seen.times = FIRST_TRIES / 2;
-            }
+        if !self.put(head, beginning, now_unix) {
+            return None;
         }
+        // Another of its like is learned soon, too.
+        self.seen.get_mut(mark as usize % SEEN)?.times = FIRST_TRIES / 2;
         Some(())
     }
 

@@ -398,17 +398,21 @@ fn plain_chats_have_shapes() {
     }
 }
 
+/// So many numbers, time after time others.
+fn numbers(mut seed: u32) -> impl FnMut(usize) -> Vec<u16> {
+    move |count| {
+        let mut next = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) as u16
+        };
+        (0..count).map(|_| next()).collect()
+    }
+}
+
 #[test]
 fn enough_random_templates_have_shapes() {
     // Else their law says little.
-    let mut number = 3u32;
-    let mut numbers = |count: usize| -> Vec<u16> {
-        let mut next = || {
-            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (number >> 16) as u16
-        };
-        (0..count).map(|_| next()).collect()
-    };
+    let mut numbers = numbers(3);
     let answers: Vec<usize> =
         (0..1000).filter_map(|_| random_shape(&numbers(90), &numbers(80))).collect();
     let answered = answers.iter().filter(|answered| **answered > 1).count();
@@ -419,14 +423,7 @@ fn enough_random_templates_have_shapes() {
 #[test]
 fn enough_random_templates_are_answered() {
     // Else the law above says little.
-    let mut number = 1u32;
-    let mut numbers = |count: usize| -> Vec<u16> {
-        let mut next = || {
-            number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (number >> 16) as u16
-        };
-        (0..count).map(|_| next()).collect()
-    };
+    let mut numbers = numbers(1);
     let outcomes: Vec<[bool; 2]> =
         (0..1000).filter_map(|_| random_agreement(&numbers(90), &numbers(80))).collect();
     let answered = |who: usize| outcomes.iter().filter(|answered| answered[who]).count();
