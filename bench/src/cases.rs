@@ -129,8 +129,8 @@ fn beginning() -> anyhow::Result<Call> {
     let mut at = 0;
     Ok(Box::new(move || {
         let body = known.get(at % known.len()).map_or(&[][..], Vec::as_slice);
-        if let Some((beginning, question)) = beginnings.find(black_box(body), 0) {
-            let _ = black_box(prompter.prefix_after(beginning, &question, &ROOT, LIMIT, 0));
+        if let Some(found) = beginnings.find(black_box(body), 0) {
+            let _ = black_box(prompter.prefix_after(&found, &ROOT, LIMIT));
         }
         at += 1;
     }))

@@ -40,8 +40,8 @@ impl Both {
     }
 
     fn short(&mut self, body: &[u8]) -> Option<Prefix> {
-        let (beginning, question) = self.beginnings.find(body, 0)?;
-        self.warm.prefix_after(beginning, &question, &ROOT, self.limit, 0)
+        let found = self.beginnings.find(body, 0)?;
+        self.warm.prefix_after(&found, &ROOT, self.limit)
     }
 
     /// What the whole way says; the short one may say the same. Whether it did.
@@ -56,7 +56,7 @@ impl Both {
         if let Some(short) = &short {
             let (model, salt) =
                 self.beginnings.find(body, 0).map_or_else(Default::default, |found| {
-                    (found.0.model().to_owned(), found.0.cache_salt().to_owned())
+                    (found.model().to_owned(), found.cache_salt().to_owned())
                 });
             if self.beginnings.find(body, 0).is_some() {
                 assert_eq!([model.as_str(), &salt], [request.model(), request.cache_salt()]);

@@ -140,10 +140,9 @@ impl Prompts {
         now_unix: u64,
     ) -> Read {
         let now_unix = i64::try_from(now_unix).unwrap_or(0);
-        let short = (api == Api::Chat)
-            .then(|| self.read_after_beginning(view, body, limit_tokens, now_unix))
-            .flatten();
-        if let Some(read) = short {
+        if api == Api::Chat
+            && let Some(read) = self.read_after_beginning(view, body, limit_tokens, now_unix)
+        {
             return read;
         }
         let Ok(request) = Request::parse(api, body) else {
@@ -183,13 +182,13 @@ impl Prompts {
         limit_tokens: usize,
         now_unix: i64,
     ) -> Option<Read> {
-        let (beginning, question) = self.beginnings.find(body, now_unix)?;
-        let (known, adapter) = view.model(beginning.model())?;
-        let root = known.root(adapter, beginning.cache_salt());
+        let found = self.beginnings.find(body, now_unix)?;
+        let (known, adapter) = view.model(found.model())?;
+        let root = known.root(adapter, found.cache_salt());
         let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        let prefix = prompter.prefix_after(beginning, &question, &root, limit_tokens, now_unix)?;
-        let read = read_of(prompter, before, prefix, Some(beginning.model().to_owned()));
+        let prefix = prompter.prefix_after(&found, &root, limit_tokens)?;
+        let read = read_of(prompter, before, prefix, Some(found.model().to_owned()));
         Some(Read { beginning: true, ..read })
     }
 }

@@ -51,12 +51,11 @@ const FIRST_TRIES: u32 = 4;
 const LATER_TRIES: u32 = u32::MAX / 16;
 
 /// A body but for its question, and what is known of it.
-pub struct Beginning {
-    /// Bytes before the question and after it, the hash of both, and that of what comes after.
+struct Beginning {
+    /// Bytes before the question and after it, and the hashes of both.
     before: usize,
     after: usize,
-    hash: u128,
-    after_hash: u64,
+    hashes: [u128; 2],
     model: Box<str>,
     cache_salt: Box<str>,
     root: Fingerprint,
@@ -67,14 +66,8 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// The model that the body names.
-    pub fn model(&self) -> &str {
-        &self.model
-    }
-
-    /// `cache_salt`; empty for none.
-    pub fn cache_salt(&self) -> &str {
-        &self.cache_salt
+    fn is_for(&self, root: &Fingerprint, limit: usize) -> bool {
+        self.root == *root && self.limit == limit
     }
 
     fn bytes(&self) -> usize {
@@ -83,6 +76,24 @@ impl Beginning {
             + self.cache_salt.len()
             + self.shape.bytes()
             + self.known.bytes()
+    }
+}
+
+/// A body of which the beginning is known, and which has the shape of that.
+pub struct Found<'k, 'b> {
+    beginning: &'k Beginning,
+    question: Cow<'b, str>,
+}
+
+impl Found<'_, '_> {
+    /// The model that the body names.
+    pub fn model(&self) -> &str {
+        &self.beginning.model
+    }
+
+    /// `cache_salt`; empty for none.
+    pub fn cache_salt(&self) -> &str {
+        &self.beginning.cache_salt
     }
 }
 
@@ -105,8 +116,8 @@ struct LocatedMessage<'a> {
 struct Seen {
     mark: u64,
     times: u32,
-    /// The hash of the last beginning that it was tried to learn.
-    hash: u128,
+    /// The hashes of the last beginning that it was tried to learn.
+    hashes: [u128; 2],
 }
 
 /// The beginnings that one worker knows.
@@ -135,12 +146,8 @@ impl Beginnings {
         self.bytes
     }
 
-    /// The beginning of a chat's body, and its question as far as it is in the prompt.
-    pub fn find<'b>(
-        &mut self,
-        body: &'b [u8],
-        now_unix: i64,
-    ) -> Option<(&Beginning, Cow<'b, str>)> {
+    /// What is known of a chat's body.
+    pub fn find<'b>(&mut self, body: &'b [u8], now_unix: i64) -> Option<Found<'_, 'b>> {
         if self.by_head.is_empty() {
             return None;
         }
@@ -153,13 +160,14 @@ impl Beginnings {
             let Some(after) = to.filter(|to| *to >= from).and_then(|to| body.get(to..)) else {
                 return false;
             };
+            let [before_hash, after_hash] = beginning.hashes;
             // First what is shorter, mostly.
-            if self.short_hash(after) != beginning.after_hash {
+            if hash(&self.secret, after) != after_hash {
                 return false;
             }
             before.1.write(body.get(before.0..from).unwrap_or_default());
             before.0 = from;
-            hash(before.1, from, after) == beginning.hash
+            before.1.finish128().as_u128() == before_hash
         };
         let mut question = None;
         let place = alike.iter().position(|beginning| {
@@ -171,9 +179,7 @@ impl Beginnings {
                 let quoted = body.get(beginning.before - 1..=body.len() - beginning.after);
                 question = quoted.and_then(|quoted| serde_json::from_slice(quoted).ok());
             }
-            question
-                .as_ref()
-                .is_some_and(|JsonText(text)| beginning.shape.put(text, now_unix).is_some())
+            question.as_ref().is_some_and(|JsonText(text)| beginning.shape.takes(text, now_unix))
         })?;
         let uses = &alike.get(place)?.uses;
         let uses = uses.replace(uses.get().wrapping_add(1));
@@ -183,7 +189,8 @@ impl Beginnings {
             return None;
         }
         let JsonText(question) = question?;
-        self.by_head.peek(&head)?.get(place).map(|beginning| (beginning, question))
+        let beginning = self.by_head.peek(&head)?.get(place)?;
+        Some(Found { beginning, question })
     }
 
     /// Takes note of a chat whose prefix was told just now, under this root and limit. `None` if
@@ -223,26 +230,25 @@ impl Beginnings {
             return None;
         }
         hasher.write(body.get(HEAD..before)?);
-        let hash = hash(hasher, before, after);
+        let hashes = [hasher.finish128().as_u128(), hash(&self.secret, after)];
         let is_known = |known: &Beginning| {
-            known.hash == hash
+            known.hashes == hashes
                 && known.is_for(&root, limit)
-                && known.shape.put(question, now_unix).is_some()
+                && known.shape.takes(question, now_unix)
         };
         if self.by_head.peek(&head).is_some_and(|alike| alike.iter().any(is_known)) {
             seen.times = FIRST_TRIES / 2;
             return None;
         }
         // What comes after the question may be another time after time.
-        if std::mem::replace(&mut seen.hash, hash) != hash && seen.times > 2 {
+        if std::mem::replace(&mut seen.hashes, hashes) != hashes && seen.times > 2 {
             return None;
         }
         let (shape, known) = prompter.beginning(request, question, root, limit, now_unix)?;
         let beginning = Beginning {
             before,
             after: after.len(),
-            hash,
-            after_hash: self.short_hash(after),
+            hashes,
             model: request.model().into(),
             cache_salt: request.cache_salt().into(),
             root,
@@ -268,10 +274,12 @@ impl Beginnings {
         let alike = self.by_head.get_or_insert_mut(head, Vec::new);
         // Of another root or limit, or of another day: of no use any more.
         alike.retain(|old| {
-            let keep = old.hash != beginning.hash
+            let keep = old.hashes != beginning.hashes
                 || old.is_for(&beginning.root, beginning.limit)
                     && old.shape.is_of_this_time(now_unix);
-            self.bytes -= if keep { 0 } else { old.bytes() };
+            if !keep {
+                self.bytes -= old.bytes();
+            }
             keep
         });
         if alike.len() >= MOST_ALIKE {
@@ -300,41 +308,23 @@ impl Beginnings {
         hasher.write(body.get(..HEAD)?);
         Some((hasher, hasher.finish()))
     }
-
-    fn short_hash(&self, after: &[u8]) -> u64 {
-        SipHasher13::new_with_key(&self.secret).hash(after).as_u128() as u64
-    }
 }
 
-/// The hash of a body but for its question, whose first part is written already.
-fn hash(mut hasher: SipHasher13, before: usize, after: &[u8]) -> u128 {
-    hasher.write_u64(before as u64);
-    hasher.write(after);
-    hasher.finish128().as_u128()
-}
-
-impl Beginning {
-    fn is_for(&self, root: &Fingerprint, limit: usize) -> bool {
-        self.root == *root && self.limit == limit
-    }
+fn hash(secret: &[u8; 16], part: &[u8]) -> u128 {
+    SipHasher13::new_with_key(secret).hash(part).as_u128()
 }
 
 impl Prompter {
-    /// The prefix of the chat that goes on from a beginning with this question, under `root`; none
-    /// where that was learned under another root or limit, or only the whole way can tell.
+    /// The prefix of a chat of which the beginning was found, under `root`; none where that was
+    /// learned under another root or limit.
     pub fn prefix_after(
         &mut self,
-        beginning: &Beginning,
-        question: &str,
+        found: &Found<'_, '_>,
         root: &Fingerprint,
         limit: usize,
-        now_unix: i64,
     ) -> Option<Prefix> {
-        if !beginning.is_for(root, limit) {
-            return None;
-        }
-        let shape = &beginning.shape;
-        let rest = [shape.put(question, now_unix)?, &shape.after];
-        Some(self.prefix_of_known(&beginning.known, rest, limit))
+        let Beginning { shape, known, .. } = found.beginning;
+        let rest = [shape.part(&found.question), &shape.after];
+        found.beginning.is_for(root, limit).then(|| self.prefix_of_known(known, rest, limit))
     }
 }

@@ -50,7 +50,7 @@ mod vocabulary;
 mod words;
 
 pub use artefact::Artefact;
-pub use beginnings::{Beginning, Beginnings};
+pub use beginnings::{Beginnings, Found};
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 #[cfg(feature = "preprocess")]

@@ -304,7 +304,7 @@ impl Prompter {
         let Prompt::Chat(chat) = &request.prompt else { return None };
         let mut shape = shape(&self.model, chat, now_unix)?;
         let before = std::mem::take(&mut shape.before);
-        let content = [&before, shape.put(question, now_unix)?, &shape.after].concat();
+        let content = [&before, shape.part(question), &shape.after].concat();
         let text =
             Text { content: Cow::Owned(content), marked: chat.add_special_tokens, media: false };
         let known = self.known_start(&text, root, before.len(), limit)?;

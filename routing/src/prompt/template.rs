@@ -295,11 +295,12 @@ fn method(
     unknown_method_callback(state, value, name, args)
 }
 
-fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
+/// What `str.strip()` leaves of a text, at its start or end or both.
+pub(super) fn strip<'a>(text: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
     text.get(strip_range(text, chars, start, end)).unwrap_or_default()
 }
 
-/// What `str.strip()` leaves of a text, at its start or end or both.
+/// From where to where that is.
 pub(super) fn strip_range(text: &str, chars: Option<&str>, start: bool, end: bool) -> Range<usize> {
     let takes = |char: char| match chars {
         Some(chars) => chars.contains(char),

@@ -8,6 +8,7 @@
 
 use super::super::python::is_space;
 use super::super::strftime::strftime;
+use super::super::template::strip;
 
 /// Guards of one shape, and bytes of each: published templates ask for a few names.
 const MOST_GUARDS: usize = 32;
@@ -30,8 +31,7 @@ impl Ends {
     }
 
     fn of(self, question: &str) -> &str {
-        let text = if self.start { question.trim_start_matches(is_space) } else { question };
-        if self.end { text.trim_end_matches(is_space) } else { text }
+        strip(question, None, self.start, self.end)
     }
 }
 
@@ -147,12 +147,15 @@ pub(in super::super) struct Shape {
 }
 
 impl Shape {
-    /// The part of a question that is in the prompt; none where the template might have written
+    /// Whether the prompt is of this shape with the question; else the template might have written
     /// something else.
-    pub(in super::super) fn put<'q>(&self, question: &'q str, now_unix: i64) -> Option<&'q str> {
-        let holds = is_question(question)
-            && self.guards.iter().all(|guard| guard.holds(question, now_unix));
-        holds.then(|| self.ends.of(question))
+    pub(in super::super) fn takes(&self, question: &str, now_unix: i64) -> bool {
+        is_question(question) && self.guards.iter().all(|guard| guard.holds(question, now_unix))
+    }
+
+    /// The part of a question that is in the prompt.
+    pub(in super::super) fn part<'q>(&self, question: &'q str) -> &'q str {
+        self.ends.of(question)
     }
 
     /// Whether what it says of the time still holds.
@@ -168,6 +171,6 @@ impl Shape {
 }
 
 /// Whether a text can be a question: not even a trimmed one may be empty, as templates ask for that.
-pub(in super::super) fn is_question(text: &str) -> bool {
+pub(super) fn is_question(text: &str) -> bool {
     text.chars().any(|char| !is_space(char))
 }

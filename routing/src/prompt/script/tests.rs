@@ -62,6 +62,15 @@ fn model_directories() -> Vec<PathBuf> {
     dirs
 }
 
+/// The templates of those models, compiled once.
+fn each_published(what: impl FnMut(&Template)) {
+    thread_local! {
+        static TEMPLATES: Vec<Template> =
+            model_directories().iter().filter_map(|dir| template_of(dir)).collect();
+    }
+    TEMPLATES.with(|templates| templates.iter().for_each(what));
+}
+
 fn style(template: &Template) -> Style {
     Style { parts: template.takes_parts(0), developer: template.knows_developer(0) }
 }
@@ -230,19 +239,13 @@ proptest! {
     fn random_conversations_render_as_by_the_engine(
         talk in proptest::collection::vec(any::<u16>(), 0..200),
     ) {
-        thread_local! {
-            static TEMPLATES: Vec<Template> =
-                model_directories().iter().filter_map(|dir| template_of(dir)).collect();
-        }
-        TEMPLATES.with(|templates| {
-            for template in templates {
-                let mut choices = Choices::new(&talk);
-                let messages = conversation(&mut choices);
-                let functions = functions(&mut choices);
-                let context = random_context(&mut choices, functions.as_ref());
-                if let Ok(conversation) = Conversation::new(&messages, style(template)) {
-                    agree(template, &conversation, &context);
-                }
+        each_published(|template| {
+            let mut choices = Choices::new(&talk);
+            let messages = conversation(&mut choices);
+            let functions = functions(&mut choices);
+            let context = random_context(&mut choices, functions.as_ref());
+            if let Ok(conversation) = Conversation::new(&messages, style(template)) {
+                agree(template, &conversation, &context);
             }
         });
     }
@@ -271,11 +274,14 @@ fn shape_agreement(
     let mut answered = 0;
     for (question, later) in questions.iter().zip([0, 3_600, 40 * 86_400]) {
         context.now_unix += later;
-        let Some(put) = shape.put(question, context.now_unix) else { continue };
+        if !shape.takes(question, context.now_unix) {
+            continue;
+        }
         let messages = with_question(messages, question);
         let conversation = Conversation::new(&messages, style).unwrap();
         let engine = template.interpret(0, conversation.to_value(false), context);
-        assert_eq!(Ok([&shape.before, put, &shape.after].concat()), engine, "{question:?}");
+        let said = [&shape.before, shape.part(question), &shape.after].concat();
+        assert_eq!(Ok(said), engine, "{question:?}");
         answered += 1;
     }
     Some(answered)
@@ -367,19 +373,13 @@ proptest! {
     fn shapes_of_published_templates_hold_for_all_questions_that_they_take(
         talk in proptest::collection::vec(any::<u16>(), 0..200),
     ) {
-        thread_local! {
-            static TEMPLATES: Vec<Template> =
-                model_directories().iter().filter_map(|dir| template_of(dir)).collect();
-        }
-        TEMPLATES.with(|templates| {
-            for template in templates {
-                let mut choices = Choices::new(&talk);
-                let questions = [0; 3].map(|_| choices.pick(&TEXTS));
-                let messages = conversation(&mut choices);
-                let functions = functions(&mut choices);
-                let mut context = random_context(&mut choices, functions.as_ref());
-                shape_agreement(template, style(template), &messages, questions, &mut context);
-            }
+        each_published(|template| {
+            let mut choices = Choices::new(&talk);
+            let questions = [0; 3].map(|_| choices.pick(&TEXTS));
+            let messages = conversation(&mut choices);
+            let functions = functions(&mut choices);
+            let mut context = random_context(&mut choices, functions.as_ref());
+            shape_agreement(template, style(template), &messages, questions, &mut context);
         });
     }
 }
