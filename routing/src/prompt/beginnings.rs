@@ -17,8 +17,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use lru::LruCache;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::SipHasher13;
 
+use super::digest::Digest;
 use super::json::Text as JsonText;
 use super::memo::{AsItIs, secret};
 use super::prompter::{Known, Prefix, Prompter};
@@ -125,6 +126,7 @@ pub struct Beginnings {
     by_head: LruCache<u64, Vec<Beginning>, BuildHasherDefault<AsItIs>>,
     seen: Vec<Seen>,
     secret: [u8; 16],
+    digest: Digest,
     bytes: usize,
     limit: usize,
 }
@@ -136,6 +138,7 @@ impl Beginnings {
             by_head: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
             seen: vec![Seen::default(); SEEN],
             secret: secret(),
+            digest: Digest::new(),
             bytes: 0,
             limit,
         }
@@ -151,10 +154,10 @@ impl Beginnings {
         if self.by_head.is_empty() {
             return None;
         }
-        let (hasher, head) = self.head(body)?;
+        let head = self.head(body)?;
         let alike = self.by_head.peek(&head)?;
         // They are in the order of their lengths.
-        let mut before = (HEAD, hasher);
+        let mut before = (0, 0);
         let mut fits = |beginning: &Beginning| {
             let (from, to) = (beginning.before, body.len().checked_sub(beginning.after));
             let Some(after) = to.filter(|to| *to >= from).and_then(|to| body.get(to..)) else {
@@ -162,12 +165,13 @@ impl Beginnings {
             };
             let [before_hash, after_hash] = beginning.hashes;
             // First what is shorter, mostly.
-            if hash(&self.secret, after) != after_hash {
+            if self.digest.of(after) != after_hash {
                 return false;
             }
-            before.1.write(body.get(before.0..from).unwrap_or_default());
-            before.0 = from;
-            before.1.finish128().as_u128() == before_hash
+            if before.0 != from {
+                before = (from, self.digest.of(body.get(..from).unwrap_or_default()));
+            }
+            before.1 == before_hash
         };
         let mut question = None;
         let place = alike.iter().position(|beginning| {
@@ -208,7 +212,7 @@ impl Beginnings {
         if self.limit == 0 || body.len() < LEAST_BYTES + question.len() {
             return None;
         }
-        let (mut hasher, head) = self.head(body)?;
+        let head = self.head(body)?;
         let mark = head ^ others as u64;
         let seen = self.seen.get_mut(mark as usize % SEEN)?;
         if seen.mark != mark {
@@ -229,8 +233,7 @@ impl Beginnings {
         if text != question || before < HEAD || before + after.len() < LEAST_BYTES {
             return None;
         }
-        hasher.write(body.get(HEAD..before)?);
-        let hashes = [hasher.finish128().as_u128(), hash(&self.secret, after)];
+        let hashes = [body.get(..before)?, after].map(|part| self.digest.of(part));
         let is_known = |known: &Beginning| {
             known.hashes == hashes
                 && known.is_for(&root, limit)
@@ -302,16 +305,12 @@ impl Beginnings {
         true
     }
 
-    /// What the hash of a body starts with, and its head's.
-    fn head(&self, body: &[u8]) -> Option<(SipHasher13, u64)> {
+    /// What a body is filed by.
+    fn head(&self, body: &[u8]) -> Option<u64> {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         hasher.write(body.get(..HEAD)?);
-        Some((hasher, hasher.finish()))
+        Some(hasher.finish())
     }
-}
-
-fn hash(secret: &[u8; 16], part: &[u8]) -> u128 {
-    SipHasher13::new_with_key(secret).hash(part).as_u128()
 }
 
 impl Prompter {

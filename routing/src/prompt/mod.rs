@@ -12,6 +12,7 @@ mod bpe_json;
 mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
+mod digest;
 mod error;
 mod fields;
 #[cfg(feature = "preprocess")]
