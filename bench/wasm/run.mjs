@@ -59,6 +59,10 @@ class Gateway {
 
   request(body) {
     const { vm } = this, wasm = vm.exports, id = this.next++;
+    // Questions end with a number: nobody asked this one before.
+    for (let at = body.length - 5, rest = id; at >= body.length - 8; at--, rest /= 10) {
+      body[at] = 48 + Math.trunc(rest) % 10;
+    }
     vm.maps.set(0, new Map([
       [":method", "POST"], [":path", "/v1/chat/completions"], [":authority", "eu.demo.local"],
       [":scheme", "http"], ["content-type", "application/json"],
