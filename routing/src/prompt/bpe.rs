@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::vocabulary::{NONE, Vocabulary};
-use super::words::Words;
+use super::words::{Kind, Short, Words};
 
 /// Words up to this many bytes are merged by scanning, longer ones with a heap.
 const SCAN_BYTES: usize = 96;
@@ -70,9 +70,8 @@ impl Bpe {
 
     /// Appends the tokens of one word.
     pub(super) fn encode(&self, word: &[u8], scratch: &mut Scratch, out: &mut Vec<u32>) {
-        let number = Words::number(word);
-        if let Some(known) = number.and_then(|number| scratch.words.get(number)) {
-            out.extend_from_slice(known);
+        let short = Short::of(word, Kind::Word);
+        if short.is_some_and(|short| scratch.recall(short, out)) {
             return;
         }
         let start = out.len();
@@ -80,8 +79,8 @@ impl Bpe {
             Some(id) => out.push(id),
             None => self.merge(word, scratch, out),
         }
-        if let (Some(number), Some(tokens)) = (number, out.get(start..)) {
-            scratch.words.put(number, tokens);
+        if let Some(short) = short {
+            scratch.keep(short, out.get(start..).unwrap_or_default());
         }
     }
 
@@ -214,13 +213,30 @@ struct Link {
     after: u32,
 }
 
-/// Buffers that are kept from word to word, and what is known of words, of one vocabulary.
+/// Buffers that are kept from word to word, and what short texts came to, of one tokenizer.
 #[derive(Default)]
 pub(super) struct Scratch {
     words: Words,
     parts: Vec<(u32, u32)>,
     links: Vec<Link>,
     heap: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+impl Scratch {
+    /// Appends a text's tokens, if they are known.
+    pub(super) fn recall(&self, text: Short, out: &mut Vec<u32>) -> bool {
+        let Some(tokens) = self.words.get(text) else { return false };
+        // Mostly one; and to copy a few is a call in wasm.
+        for token in tokens {
+            out.push(*token);
+        }
+        true
+    }
+
+    /// Keeps them.
+    pub(super) fn keep(&mut self, text: Short, tokens: &[u32]) {
+        self.words.put(text, tokens);
+    }
 }
 
 #[cfg(all(test, feature = "preprocess"))]

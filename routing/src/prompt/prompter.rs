@@ -20,6 +20,14 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Keys for which there is room from the start.
 const MOST_ROOM: usize = 512;
 
+/// Bytes after a known start that are tokenized each time: to keep them, which are mostly others
+/// each time, would cost about as much.
+const MOST_BRIEF: usize = 512;
+
+/// Bytes between the end of a stretch and the last cut before a question: mostly less than a stretch
+/// has.
+const MOST_TO_CUT: usize = 2 << 10;
+
 /// Bytes after the last stretch that is read: there is always more to come than what it needs.
 const LOOK_AHEAD: usize = 1 << 10;
 
@@ -93,6 +101,8 @@ struct Start {
     /// Bytes of the prompt before the text, and bytes after what is read of it that aren't in it.
     before: usize,
     unseen: usize,
+    /// What is read is looked up in the memo, and kept there.
+    memo: bool,
 }
 
 /// A place in a text, and what its prompt comes to up to there.
@@ -205,13 +215,14 @@ impl Prompter {
             chain.push(&self.model.tokenizer.before, |name| keys.push(name.key()));
         }
         let walk = self.memo.walk(&root, marked);
-        Start { chain, keys, walk, opening: Opening::Text, before: 0, unseen: 0 }
+        let memo = self.memo.is_on();
+        Start { chain, keys, walk, opening: Opening::Text, before: 0, unseen: 0, memo }
     }
 
     /// The prefix of a text that goes on from `start`.
     fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
         let tokenizer = &self.model.tokenizer;
-        let Start { mut chain, mut keys, mut walk, opening, before, unseen } = start;
+        let Start { mut chain, mut keys, mut walk, opening, before, unseen, memo } = start;
         let length = before + text.content.len() + unseen;
         let mut places = Vec::new();
         let mut stretches = Stretches::new(&text.content, opening);
@@ -220,8 +231,7 @@ impl Prompter {
         let mut whole = (chain.tokens(), before);
         while chain.tokens() < limit {
             let Some((stretch, safe)) = stretches.advance(tokenizer) else { break };
-            let memo = safe && self.memo.is_on();
-            let place = memo.then(|| walk.then(stretch));
+            let place = (safe && memo).then(|| walk.then(stretch));
             if let Some(place) = place
                 && let Some(known) = self.memo.get(&place)
             {
@@ -311,8 +321,9 @@ impl Prompter {
         Some((shape, known))
     }
 
-    /// How far the memo knows a text whatever comes after its first `to` bytes; `None` if not beyond
-    /// its start. Where a stretch ends may depend on what comes next, if that makes an added token.
+    /// How far a text is known whatever comes after its first `to` bytes: to the end of its last
+    /// stretch there, each of which the memo knows, and on to the last safe cut. `None` if it isn't
+    /// known at all. Where a stretch ends may depend on what comes next, if that makes an added token.
     fn known_start(
         &mut self,
         text: &Text<'_>,
@@ -321,25 +332,26 @@ impl Prompter {
         limit: usize,
     ) -> Option<Known> {
         let content = text.content.as_ref();
-        let mut here = self.start(root, text.marked, content.len() / 64);
+        let Start { mut chain, mut keys, mut walk, opening, .. } =
+            self.start(root, text.marked, content.len() / 64);
         let tokenizer = &self.model.tokenizer;
         let ahead = tokenizer.raw.longest() + 2;
-        let mut stretches = Stretches::new(content, Opening::Text);
+        let mut stretches = Stretches::new(content, opening);
         // What is known at the end of the last stretch that is.
-        let mut last = None;
-        let mut end = to;
-        while here.chain.tokens() < limit {
+        let mut here = Here { before: 0, opening, keys: keys.len(), chain, walk };
+        let mut end = None;
+        while chain.tokens() < limit {
             let (stretch, safe) = stretches.advance(tokenizer)?;
             let before = stretches.position();
             if !safe || before + ahead > to {
                 break;
             }
-            let place = here.walk.then(stretch);
-            let left = limit - here.chain.tokens();
+            let place = walk.then(stretch);
+            let left = limit - chain.tokens();
             let reaches_limit = if let Some(known) = self.memo.get(&place) {
-                here.keys.extend_from_slice(&known.keys);
-                here.chain = known.chain;
-                here.chain.tokens() >= limit
+                keys.extend_from_slice(&known.keys);
+                chain = known.chain;
+                chain.tokens() >= limit
             } else {
                 // The memo keeps only what is whole.
                 let (scratch, ids) = (&mut self.scratch, &mut self.ids);
@@ -352,22 +364,54 @@ impl Prompter {
             };
             if reaches_limit {
                 // Nothing is read beyond this one.
-                end = content.floor_char_boundary(before + ahead.max(LOOK_AHEAD)).min(to);
+                end = Some(content.floor_char_boundary(before + ahead.max(LOOK_AHEAD)).min(to));
                 break;
             }
-            let opening = stretches.opening();
-            let keys = here.keys.len();
-            last = Some(Here { before, opening, keys, chain: here.chain, walk: here.walk });
+            here = Here { before, opening: stretches.opening(), keys: keys.len(), chain, walk };
         }
-        let last = last?;
-        here.keys.truncate(last.keys);
+        keys.truncate(here.keys);
+        if end.is_none() {
+            let further = self.on_to_cut(content.get(..to)?, here, ahead, limit, &mut keys);
+            here = further.unwrap_or(here);
+        }
+        let end = end.unwrap_or(to);
+        (here.before > 0).then_some(())?;
         Some(Known {
-            text: content.get(last.before..end)?.into(),
-            keys: here.keys.into(),
-            here: last,
+            text: content.get(here.before..end)?.into(),
+            keys: keys.into(),
+            here,
             unseen: to - end,
             marked: text.marked,
         })
+    }
+
+    /// From a place on to the last safe cut of a text whose last `ahead` bytes may belong to an
+    /// added token that goes on after it, if that isn't far. Adds its keys.
+    fn on_to_cut(
+        &mut self,
+        text: &str,
+        here: Here,
+        ahead: usize,
+        limit: usize,
+        keys: &mut Vec<Key>,
+    ) -> Option<Here> {
+        let Here { before, mut chain, mut walk, .. } = here;
+        let tokenizer = &self.model.tokenizer;
+        let (cut, opening) = tokenizer.last_cut(text, before, ahead)?;
+        let part = text.get(before..cut).filter(|part| part.len() <= MOST_TO_CUT)?;
+        let left = limit.checked_sub(chain.tokens())?;
+        let mut stretches = Stretches::new(part, here.opening);
+        self.ids.clear();
+        while stretches.advance(tokenizer).is_some() {
+            let (parts, scratch, ids) = (&stretches.parts, &mut self.scratch, &mut self.ids);
+            let stop = tokenizer.encode_parts(part, parts, left, scratch, ids);
+            if stop != Stop::End || ids.len() >= left {
+                return None;
+            }
+        }
+        chain.push(&self.ids, |name| keys.push(name.key()));
+        walk.then(part);
+        Some(Here { before: cut, opening, keys: keys.len(), chain, walk })
     }
 
     /// The prefix of a known start and what comes after it.
@@ -389,8 +433,9 @@ impl Prompter {
         let mut keys = Vec::with_capacity(known.keys.len() + more);
         keys.extend_from_slice(&known.keys);
         self.hits += chain.tokens() as u64;
+        let memo = self.memo.is_on() && content.len() > MOST_BRIEF;
         let text = Text { content, marked: known.marked, media: false };
-        let start = Start { chain, keys, walk, opening, before, unseen };
+        let start = Start { chain, keys, walk, opening, before, unseen, memo };
         self.text_prefix(&text, start, limit)
     }
 

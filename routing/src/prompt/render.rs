@@ -76,8 +76,8 @@ pub(super) fn render<'a>(
             certain -= 1;
         }
         text.truncate(certain);
-        let cut = model.tokenizer.last_cut(&text);
-        text.truncate(cut);
+        let cut = model.tokenizer.last_cut(&text, 0, 0);
+        text.truncate(cut.map_or(0, |(cut, _)| cut));
     }
     Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
 }

@@ -157,19 +157,22 @@ mod tests {
     });
 
     fn encode(tokenizer: &Tokenizer, text: &str, limit: usize) -> (Vec<u32>, usize, Stop) {
+        encode_with(tokenizer, text, limit, &mut Scratch::default())
+    }
+
+    fn encode_with(
+        tokenizer: &Tokenizer,
+        text: &str,
+        limit: usize,
+        scratch: &mut Scratch,
+    ) -> (Vec<u32>, usize, Stop) {
         let mut stretches = Stretches::new(text, Opening::Text);
         let mut out = Vec::new();
         let mut count = 0;
         let mut stop = Stop::End;
         while stop == Stop::End && stretches.advance(tokenizer).is_some() {
             count += 1;
-            stop = tokenizer.encode_parts(
-                text,
-                &stretches.parts,
-                limit,
-                &mut Scratch::default(),
-                &mut out,
-            );
+            stop = tokenizer.encode_parts(text, &stretches.parts, limit, scratch, &mut out);
         }
         (out, count, stop)
     }
@@ -199,11 +202,18 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn stretch_by_stretch_is_as_in_one(text in text()) {
+        fn stretch_by_stretch_is_as_in_one(text in text(), before in text()) {
             for (name, with, without) in MODELS.iter() {
                 let (pieces, _, _) = encode(with, &text, usize::MAX);
                 let (whole, _, _) = encode(without, &text, usize::MAX);
-                prop_assert_eq!(pieces, whole, "{}", name);
+                prop_assert_eq!(&pieces, &whole, "{}", name);
+                // And with what is known of texts that came before.
+                let mut scratch = Scratch::default();
+                encode_with(with, &before, usize::MAX, &mut scratch);
+                for _ in 0..2 {
+                    let (again, _, _) = encode_with(with, &text, usize::MAX, &mut scratch);
+                    prop_assert_eq!(&again, &whole, "{}", name);
+                }
             }
         }
 
@@ -249,6 +259,11 @@ mod tests {
                 prop_assert!(all.starts_with(&first), "{}", name);
                 prop_assert!(first.len() >= limit.min(all.len()));
                 prop_assert_eq!(stop == Stop::End, first.len() == all.len());
+                let mut scratch = Scratch::default();
+                encode_with(tokenizer, &text, usize::MAX, &mut scratch);
+                let (known, _, stop) = encode_with(tokenizer, &text, limit, &mut scratch);
+                prop_assert!(all.starts_with(&known) && known.starts_with(&first), "{}", name);
+                prop_assert_eq!(stop == Stop::End, known.len() == all.len());
             }
         }
     }

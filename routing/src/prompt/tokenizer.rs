@@ -13,6 +13,7 @@ use super::spaces::{Joins, Opening, Prefix, plain};
 use super::stretch::Part;
 use super::unicode::CharTable;
 use super::vocabulary::Vocabulary;
+use super::words::{Kind, Short};
 
 /// Words longer than this are not followed: merging one holds a worker up for too long.
 pub(super) const MAX_WORD_BYTES: usize = 128 * 1024;
@@ -58,6 +59,20 @@ impl Cuts {
             }
             here => self.lines && *before == b'\n' && here.is_ascii_alphabetic(),
         }
+    }
+}
+
+impl Cuts {
+    /// Where the first cut between words after `start` is, or the text's end.
+    fn next_between_words(self, text: &[u8], start: usize) -> usize {
+        let mut letter = false;
+        let rest = text.get(start..).unwrap_or_default();
+        let end = rest.iter().enumerate().find(|(at, byte)| {
+            let after = letter;
+            letter = byte.is_ascii_alphabetic();
+            after && **byte == b' ' && rest.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+        });
+        end.filter(|_| self.words).map_or(text.len(), |(at, _)| start + at)
     }
 }
 
@@ -126,18 +141,29 @@ impl Tokenizer {
         self.spaces.map(|_| self.bpe.vocabulary().joins())
     }
 
-    /// The last safe cut of a text whose end isn't one.
-    pub(super) fn last_cut(&self, text: &str) -> usize {
-        let mut last = 0;
-        let mut from = 0;
-        while let Some(found) = self.raw.find(text, from) {
-            from = found.end;
+    /// The last safe cut after `from`, itself one, of a text that goes on; and what begins there. The
+    /// text's last `ahead` bytes may belong to an added token that ends after it.
+    pub(super) fn last_cut(
+        &self,
+        text: &str,
+        from: usize,
+        ahead: usize,
+    ) -> Option<(usize, Opening)> {
+        let sure = text.len().checked_sub(ahead)?;
+        let mut last = None;
+        let mut at = from;
+        loop {
+            let found = self.raw.find(text, at);
+            let end = found.map_or(text.len(), |found| found.start);
+            let words = text.as_bytes().get(..end)?;
+            let cut = (at + 1..end.min(sure)).rev().find(|at| self.cuts.is_cut(words, *at));
+            last = cut.map(|cut| (cut, Opening::None)).or(last);
+            let Some(found) = found else { return last };
+            at = found.end;
             if found.certain {
-                last = found.end;
+                last = Some((at, Opening::Piece));
             }
         }
-        let bytes = text.as_bytes();
-        (last + 1..text.len()).rev().find(|at| self.cuts.is_cut(bytes, *at)).unwrap_or(last)
     }
 
     /// Appends the ids of the parts of one stretch, until `out` holds `limit`.
@@ -221,7 +247,7 @@ impl Tokenizer {
         out: &mut Vec<u32>,
     ) -> Stop {
         let Some(prefix) = self.spaces else {
-            return self.encode_words(&self.splits, text, limit, scratch, out);
+            return self.encode_pieces(text, limit, scratch, out);
         };
         let joins = self.bpe.vocabulary().joins();
         let mut at = 0;
@@ -234,6 +260,37 @@ impl Tokenizer {
             }
         }
         self.encode_joined(joins, text.get(at..).unwrap_or_default(), limit, scratch, out)
+    }
+
+    /// Cut where that is safe, most of a text is words that came before.
+    fn encode_pieces(
+        &self,
+        text: &str,
+        limit: usize,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Stop {
+        let mut start = 0;
+        while start < text.len() {
+            if out.len() >= limit {
+                return Stop::Limit;
+            }
+            let end = self.cuts.next_between_words(text.as_bytes(), start);
+            let piece = text.get(start..end).unwrap_or_default();
+            let short = Short::of(piece.as_bytes(), Kind::Piece);
+            if !short.is_some_and(|short| scratch.recall(short, out)) {
+                let from = out.len();
+                let stop = self.encode_words(&self.splits, piece, limit, scratch, out);
+                if stop != Stop::End {
+                    return stop;
+                }
+                if let Some(short) = short {
+                    scratch.keep(short, out.get(from..).unwrap_or_default());
+                }
+            }
+            start = end;
+        }
+        Stop::End
     }
 
     fn encode_joined(
