@@ -55,7 +55,7 @@ impl Context for Root {
 impl Drop for Root {
     // What was counted since the last tick.
     fn drop(&mut self) {
-        host::tell_counters();
+        host::tell_metrics();
     }
 }
 
@@ -81,7 +81,7 @@ impl RootContext for Root {
             Role::Router(router) => router.on_tick(),
             Role::Unset => {}
         }
-        host::tell_counters();
+        host::tell_metrics();
     }
 
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {

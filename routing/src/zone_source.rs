@@ -1,5 +1,6 @@
 //! Where a request's zone is read: an ordered list of sources that a client can't write to.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -57,7 +58,7 @@ pub struct Found {
     /// What the source says, which may be no zone at all.
     pub zone: String,
     /// The source, for the record: its kind and its place in the list, from 0.
-    pub source: String,
+    pub source: Cow<'static, str>,
 }
 
 impl Default for ZoneSource {
@@ -75,7 +76,7 @@ impl ZoneSource {
         }
         self.from.iter().enumerate().find_map(|(at, source)| {
             let zone = source.read(request)?;
-            Some(Found { zone, source: format!("{}.{at}", source.kind()) })
+            Some(Found { zone, source: format!("{}.{at}", source.kind()).into() })
         })
     }
 

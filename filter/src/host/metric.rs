@@ -6,10 +6,18 @@ use proxy_wasm::types::MetricType;
 
 use super::raw;
 
-/// What counters have counted and Envoy was not told yet. A request counts some ten things, and a
-/// call out of the VM for each would be dearer than the counting.
+/// Values of histograms that are kept from one tick to the next; more than these a histogram doesn't
+/// need.
+const MOST_VALUES: usize = 256;
+
+/// What was counted and Envoy was not told yet. A request counts some ten things, and a call out of
+/// the VM for each would be dearer than the counting.
 #[derive(Debug, Default)]
-struct Untold(Vec<Line>);
+struct Untold {
+    lines: Vec<Line>,
+    /// Histograms of Envoy's, and values.
+    values: Vec<(u32, u64)>,
+}
 
 #[derive(Debug)]
 struct Line {
@@ -23,25 +31,32 @@ impl Untold {
     /// The place of the counter of this name. A name that is known keeps its place, so that
     /// configuring a VM again and again takes no more memory.
     fn place(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
-        self.0.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            self.0.push(Line { name: name.to_owned(), id: define(name), by: 0 });
-            self.0.len() - 1
+        self.lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            self.lines.push(Line { name: name.to_owned(), id: define(name), by: 0 });
+            self.lines.len() - 1
         })
     }
 
     fn add(&mut self, place: usize, by: u64) {
-        if let Some(line) = self.0.get_mut(place) {
+        if let Some(line) = self.lines.get_mut(place) {
             line.by = line.by.saturating_add(by);
         }
     }
 
-    fn tell(&mut self, mut increment: impl FnMut(u32, u64)) {
-        for line in self.0.iter_mut().filter(|line| line.by > 0) {
+    fn record(&mut self, id: u32, value: u64) {
+        if self.values.len() < MOST_VALUES {
+            self.values.push((id, value));
+        }
+    }
+
+    fn tell(&mut self, mut increment: impl FnMut(u32, u64), mut record: impl FnMut(u32, u64)) {
+        for line in self.lines.iter_mut().filter(|line| line.by > 0) {
             let by = std::mem::take(&mut line.by);
             if let Some(id) = line.id {
                 increment(id, by);
             }
         }
+        self.values.drain(..).for_each(|(id, value)| record(id, value));
     }
 }
 
@@ -50,16 +65,18 @@ thread_local! {
 }
 
 /// Tells Envoy what was counted since it was last told.
-pub fn tell_counters() {
+pub fn tell_metrics() {
     // A metric is not worth failing for.
-    UNTOLD.with_borrow_mut(|untold| {
-        untold.tell(|id, by| {
-            let _ = raw::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
-        });
-    });
+    let increment = |id, by| {
+        let _ = raw::increment_metric(id, i64::try_from(by).unwrap_or(i64::MAX));
+    };
+    let record = |id, value| {
+        let _ = raw::record_metric(id, value);
+    };
+    UNTOLD.with_borrow_mut(|untold| untold.tell(increment, record));
 }
 
-/// A metric of Envoy's, which never falls. Envoy is told with the next [`tell_counters`].
+/// A metric of Envoy's, which never falls. Envoy is told with the next [`tell_metrics`].
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(usize);
 
@@ -67,7 +84,8 @@ pub struct Counter(usize);
 #[derive(Clone, Copy, Debug)]
 pub struct Gauge(Option<u32>);
 
-/// A metric of Envoy's, which is a distribution.
+/// A metric of Envoy's, which is a distribution. Envoy is told with the next [`tell_metrics`], of as
+/// many values as make one out.
 #[derive(Clone, Copy, Debug)]
 pub struct Histogram(Option<u32>);
 
@@ -113,7 +131,7 @@ impl Histogram {
     /// Adds a value.
     pub fn record(self, value: u64) {
         if let Some(id) = self.0 {
-            let _ = raw::record_metric(id, value);
+            UNTOLD.with_borrow_mut(|untold| untold.record(id, value));
         }
     }
 }
@@ -132,18 +150,30 @@ mod tests {
             untold.add(place, by);
         }
         let mut told = Vec::new();
-        untold.tell(|id, by| told.push((id, by)));
-        untold.tell(|id, by| told.push((id, by)));
+        untold.tell(|id, by| told.push((id, by)), |_, _| panic!("no histogram"));
+        untold.tell(|id, by| told.push((id, by)), |_, _| panic!("no histogram"));
         assert_eq!(told, [(7, 3)]);
         untold.add(b, u64::MAX);
         untold.add(b, 5);
-        untold.tell(|id, by| told.push((id, by)));
+        untold.record(9, 1);
+        untold.record(9, 1);
+        let mut values = Vec::new();
+        untold.tell(|id, by| told.push((id, by)), |id, value| values.push((id, value)));
         assert_eq!(told, [(7, 3), (7, u64::MAX)]);
+        assert_eq!(values, [(9, 1), (9, 1)]);
+
+        for value in 0..2 * MOST_VALUES as u64 {
+            untold.record(9, value);
+        }
+        values.clear();
+        untold.tell(|_, _| {}, |id, value| values.push((id, value)));
+        assert_eq!((values.len(), values.last()), (MOST_VALUES, Some(&(9, 255))));
+        untold.tell(|_, _| {}, |_, _| panic!("they were told"));
     }
 
     #[test]
     fn without_a_host_nothing_fails() {
         Counter::define("x").add(1);
-        tell_counters();
+        tell_metrics();
     }
 }

@@ -7,7 +7,7 @@ mod metric;
 mod raw;
 
 pub use header_list::HeaderList;
-pub use metric::{Counter, Gauge, Histogram, tell_counters};
+pub use metric::{Counter, Gauge, Histogram, tell_metrics};
 
 use std::fmt;
 

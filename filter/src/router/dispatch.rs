@@ -15,7 +15,7 @@ use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
 use super::metrics::Metrics;
-use super::prompts::{Loaded, Prompts, Read};
+use super::prompts::{Loaded, Prompts, Read, Requested};
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
@@ -31,8 +31,8 @@ const AFFINITY_BYTES: usize = 2_048;
 pub(super) struct Asked<'a> {
     /// From the trusted header; `None` without it.
     pub(super) zone: Option<&'a str>,
-    /// Without the query.
-    pub(super) path: &'a str,
+    /// By the path; `None` for one of no known API.
+    pub(super) api: Option<Api>,
     pub(super) body: Body<'a>,
     /// It can wait for others.
     pub(super) batch: bool,
@@ -66,7 +66,7 @@ pub(super) enum Decided {
 pub(super) struct Told {
     pub(super) cluster: String,
     pub(super) rank: Option<u32>,
-    /// For Envoy's own choice, where it has one.
+    /// For Envoy's own choice, where no replica is named.
     pub(super) hash: String,
     /// The first replica's slot.
     pub(super) slot: Option<u16>,
@@ -190,9 +190,13 @@ impl<D: Data> Dispatch<D> {
         let generation = self.view.look(now_ms, policy.stale_after_ms);
         let read = self.read(asked, now_ms);
         self.metrics.known(read.memo, read.beginning);
-        let model = read.model.as_deref().map(|requested| {
-            self.view.model(requested).map_or(requested, |(known, _)| known.model.name.as_str())
-        });
+        let model = match &read.model {
+            Requested::Nothing => None,
+            Requested::Known(at) => {
+                self.view.models.get(*at).map(|known| known.model.name.as_str())
+            }
+            Requested::Stranger(name) => Some(name.as_str()),
+        };
         let ask = Ask {
             zone: asked.zone,
             model,
@@ -229,22 +233,27 @@ impl<D: Data> Dispatch<D> {
     }
 
     /// The headers of an answer have come: who served, and who failed before.
-    pub(super) fn answered(&mut self, ticket: &mut Ticket, answer: &Answer, now_ms: u64) {
+    pub(super) fn answered(
+        &mut self,
+        ticket: &mut Ticket,
+        answer: &Answer,
+        now_ms: impl Fn() -> u64,
+    ) {
         let of_list = answer.upstream.as_ref().and_then(|upstream| ticket.named.position(upstream));
         let overloaded = matches!(answer.status, 502..=504);
         if answer.of_engine {
             // Envoy takes the list from its start: those before the one that answered did not.
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
-            self.failed(ticket, tried, now_ms);
+            self.failed(ticket, tried, &now_ms);
             if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
                 if overloaded {
-                    self.fail_one(&ticket.named, name, now_ms);
+                    self.fail_one(&ticket.named, name, now_ms());
                 } else {
                     self.here.served(&self.view, name);
                 }
                 if let Some(orca) = answer.orca {
                     self.metrics.load_reports.add(1);
-                    self.fresher.heard(&mut self.view, name, orca, now_ms);
+                    self.fresher.heard(&mut self.view, name, orca, now_ms());
                 }
             }
             // Elsewhere than foreseen: it counts there from now on, and the forecast is void.
@@ -265,13 +274,13 @@ impl<D: Data> Dispatch<D> {
                 }
             }
         } else if answer.upstream_failed {
-            self.failed(ticket, answer.attempts, now_ms);
+            self.failed(ticket, answer.attempts, &now_ms);
         }
     }
 
-    fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: u64) {
+    fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: &impl Fn() -> u64) {
         for name in ticket.named.names().iter().take(first) {
-            self.fail_one(&ticket.named, *name, now_ms);
+            self.fail_one(&ticket.named, *name, now_ms());
         }
     }
 
@@ -320,11 +329,11 @@ impl<D: Data> Dispatch<D> {
 
     fn read(&self, asked: &Asked<'_>, now_ms: u64) -> Read {
         let because = |degrade, read| Read { degrade: Some(degrade), ..read };
-        match (Api::of_path(asked.path), asked.body) {
+        match (asked.api, asked.body) {
             (Some(_), Body::None) => because(Degrade::NoBody, Read::default()),
             (_, Body::TooLarge(start)) => because(Degrade::BodyTooLarge, Read::guess(start)),
             (None, Body::None) => because(Degrade::UnknownApi, Read::default()),
-            (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(body)),
+            (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(&self.view, body)),
             (Some(api), Body::Whole(body)) => {
                 let limit = self.config.policy.prefix_tokens;
                 let mut prompts = self.prompts.borrow_mut();
@@ -339,7 +348,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
     Told {
         cluster: route.cluster.to_owned(),
         rank: first.and_then(|replica| replica.rank),
-        hash: hex(route.ring_key),
+        hash: if route.replicas.is_empty() { hex(route.ring_key) } else { String::new() },
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),
         last_key: route.last_key,

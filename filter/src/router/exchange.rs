@@ -1,5 +1,6 @@
 //! One request and its response.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::{Rc, Weak};
@@ -8,6 +9,7 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_routing::decision::Refusal;
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::prompt::Api;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
@@ -25,7 +27,7 @@ const ENDPOINT: &str = "x-gateway-destination-endpoint";
 const RANK: &str = "x-data-parallel-rank";
 /// Asks the engine to report its load with the answer (ORCA).
 const ORCA_FORMAT: &str = "endpoint-load-metrics-format";
-/// For Envoy's ring, where no host is named.
+/// For Envoy's own choice, where no host is named.
 const HASH: &str = "x-warmpath-hash";
 /// Tells the client why, if configured.
 const EXPLAIN: &str = "x-warmpath-explain";
@@ -68,8 +70,8 @@ pub(super) struct Flow {
     stage: Stage,
     zone: Option<String>,
     // Where that was read.
-    zone_from: String,
-    path: String,
+    zone_from: Cow<'static, str>,
+    api: Option<Api>,
     batch: bool,
     explain: String,
     // Of the prompt; for the client's header only.
@@ -79,8 +81,9 @@ pub(super) struct Flow {
     watch: Watch,
     // The engine is asked to report its load.
     orca: bool,
-    // The request came with a rank, which is the client's own wish.
+    // The request came with these headers, which are the client's own wish.
     ranked: bool,
+    hashed: bool,
 }
 
 impl Flow {
@@ -91,8 +94,8 @@ impl Flow {
             router,
             stage: Stage::Reading,
             zone: None,
-            zone_from: "default".to_owned(),
-            path: String::new(),
+            zone_from: Cow::Borrowed("default"),
+            api: None,
             batch: false,
             explain: String::new(),
             last_key: None,
@@ -100,6 +103,7 @@ impl Flow {
             watch: Watch::default(),
             orca: false,
             ranked: false,
+            hashed: false,
         }
     }
 
@@ -112,18 +116,23 @@ impl Flow {
         let priority = &self.router.priority_header;
         self.batch =
             !priority.is_empty() && headers.get(priority).is_some_and(|value| *value == *b"batch");
-        self.ranked = headers.has(RANK);
-        let mut path = headers.text(":path").unwrap_or_default();
-        path.truncate(path.find(['?', '#']).unwrap_or(path.len()));
-        self.path = path;
-        let method = headers.get(":method").unwrap_or_default();
-        Ok(*method == *b"POST" && self.router.knows_zone(self.zone.as_deref()))
+        let mut post = false;
+        for (name, value) in headers.iter() {
+            match name {
+                b":method" => post = value == b"POST",
+                b":path" => self.api = str::from_utf8(value).ok().and_then(Api::of_path),
+                _ if name.eq_ignore_ascii_case(RANK.as_bytes()) => self.ranked = true,
+                _ if name.eq_ignore_ascii_case(HASH.as_bytes()) => self.hashed = true,
+                _ => {}
+            }
+        }
+        Ok(post && self.router.knows_zone(self.zone.as_deref()))
     }
 
     fn decide(&mut self, body: Body<'_>, may_wait: bool) -> Action {
         let before = std::mem::replace(&mut self.stage, Stage::Done);
         let zone = self.zone.as_deref();
-        let asked = Asked { zone, path: &self.path, body, batch: self.batch, may_wait };
+        let asked = Asked { zone, api: self.api, body, batch: self.batch, may_wait };
         let result = match self.router.decide(&asked) {
             Some(Decided::Wait) => {
                 self.stage = match before {
@@ -182,12 +191,15 @@ impl Flow {
         }
         // Set, never add, and remove what is not set: a client may have sent its own.
         Headers::Request.set(CLUSTER, &told.cluster)?;
-        Headers::Request.set(HASH, &told.hash)?;
         let endpoints = self.ticket.as_ref().map_or("", |ticket| ticket.named.endpoints());
         if endpoints.is_empty() {
+            Headers::Request.set(HASH, &told.hash)?;
             Headers::Request.remove(ENDPOINT)?;
         } else {
             Headers::Request.set(ENDPOINT, endpoints)?;
+            if self.hashed {
+                Headers::Request.remove(HASH)?;
+            }
         }
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
@@ -205,7 +217,7 @@ impl Flow {
     }
 
     fn refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
-        let from = if self.zone.is_some() { self.zone_from.as_str() } else { "none" };
+        let from = if self.zone.is_some() { &*self.zone_from } else { "none" };
         self.explain = format!("refused=\"{}\", zone_from=\"{from}\"", refusal.code);
         self.note();
         let details = format!("warmpath_{}", refusal.code);
@@ -334,7 +346,7 @@ impl Flow {
         if let Some(ticket) = &mut self.ticket {
             match self.watch.begin(ticket.named.foreseen(), self.orca) {
                 Ok(answer) => {
-                    self.router.with(|all| all.answered(ticket, &answer, host::now_ms()));
+                    self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
                 }
                 Err(error) => log::debug!("router: {error}"),
             }

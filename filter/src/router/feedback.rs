@@ -1,6 +1,6 @@
 //! What answers teach: whether the prefix map is right, and what prefill and waiting really take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::drift::{Change, Drift, Kind, Observation};
@@ -16,12 +16,30 @@ const MOST_MODELS: usize = 32;
 /// Models and replicas whose drift is followed.
 const MOST_DRIFTS: usize = 4_096;
 
+/// One that answers came from. The last one stands for all that are too many.
+struct Model {
+    name: String,
+    /// Its engines tell of cached tokens: their silence then means none.
+    telling: bool,
+    /// Cached tokens, expected and actual.
+    tokens: [Counter; 2],
+}
+
+impl Model {
+    fn new(name: &str) -> Self {
+        let counter = |what: &str| {
+            Counter::define(&format!("warmpath.router.{what}_cached_tokens.{}", label(name)))
+        };
+        let tokens = ["told_expected", "told_actual"].map(counter);
+        Self { name: name.to_owned(), telling: false, tokens }
+    }
+}
+
 /// What one worker has learned.
 pub(super) struct Feedback {
-    drifts: BTreeMap<(u64, String), Drift>,
-    /// Models whose engines tell of cached tokens: their silence then means none.
-    telling: BTreeSet<String>,
-    tokens: BTreeMap<String, [Counter; 2]>,
+    /// By replica, and by model as a place among those below.
+    drifts: BTreeMap<(u64, usize), Drift>,
+    models: Vec<Model>,
     learned: BTreeMap<String, (Learned, [Gauge; 3])>,
     /// Learned prices by pool.
     pub(super) prices: BTreeMap<String, CostModel>,
@@ -35,8 +53,7 @@ impl Feedback {
         let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
         Self {
             drifts: BTreeMap::new(),
-            telling: BTreeSet::new(),
-            tokens: BTreeMap::new(),
+            models: Vec::new(),
             learned: BTreeMap::new(),
             prices: BTreeMap::new(),
             told: counter("answers.told"),
@@ -49,26 +66,26 @@ impl Feedback {
     pub(super) fn usage(&mut self, ticket: &Ticket, usage: Option<Usage>) -> Option<(u64, u32)> {
         let (name, model, expected) =
             (ticket.at?, ticket.model.as_ref()?, ticket.expected.as_ref()?);
+        let place = self.place(model);
+        let known = self.models.get_mut(place)?;
         let cached = usage.and_then(|usage| match usage.cached {
             Reported::Tokens(tokens) => {
-                if !self.telling.contains(model) && self.telling.len() < MOST_MODELS {
-                    self.telling.insert(model.clone());
-                }
+                known.telling = true;
                 Some(tokens)
             }
             // vLLM says nothing where nothing was cached.
-            Reported::Null | Reported::Absent => self.telling.contains(model).then_some(0),
+            Reported::Null | Reported::Absent => known.telling.then_some(0),
         });
         let Some(actual) = cached else {
             self.untold.add(1);
             return None;
         };
         self.told.add(1);
-        let [expected_tokens, actual_tokens] = self.counters(model);
+        let [expected_tokens, actual_tokens] = known.tokens;
         expected_tokens.add(u64::from(expected.cached));
         actual_tokens.add(u64::from(actual));
 
-        let key = (name, model.clone());
+        let key = (name, place);
         if self.drifts.len() >= MOST_DRIFTS && !self.drifts.contains_key(&key) {
             return None;
         }
@@ -109,7 +126,7 @@ impl Feedback {
 
     // Over all models of the replica.
     fn drift_of(&self, name: u64) -> u32 {
-        let of = self.drifts.range((name, String::new())..).take_while(|((at, _), _)| *at == name);
+        let of = self.drifts.range((name, 0)..).take_while(|((at, _), _)| *at == name);
         of.fold(0, |bits, (_, drift)| {
             let bit = |kind, bit| if drift.drifts(kind) { bit } else { 0 };
             bits | bit(Kind::Missing, Line::MISSING) | bit(Kind::Surprise, Line::SURPRISE)
@@ -168,14 +185,15 @@ impl Feedback {
         }
     }
 
-    fn counters(&mut self, model: &str) -> [Counter; 2] {
-        let full = self.tokens.len() >= MOST_MODELS && !self.tokens.contains_key(model);
-        let name = if full { "others" } else { model };
-        *self.tokens.entry(name.to_owned()).or_insert_with(|| {
-            let counter = |what: &str| {
-                Counter::define(&format!("warmpath.router.{what}_cached_tokens.{}", label(name)))
-            };
-            ["told_expected", "told_actual"].map(counter)
+    /// A model's place.
+    fn place(&mut self, model: &str) -> usize {
+        self.models.iter().position(|known| known.name == model).unwrap_or_else(|| {
+            match self.models.len() {
+                0..MOST_MODELS => self.models.push(Model::new(model)),
+                MOST_MODELS => self.models.push(Model::new("others")),
+                _ => {}
+            }
+            self.models.len() - 1
         })
     }
 }

@@ -10,17 +10,36 @@ use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prompt::{Api, Beginnings, Model, Prefix, PromptError, Prompter, Request};
 
-use super::view::View;
+use super::view::{View, Wanted};
 use crate::shared::{self, Data};
 
 /// Beginnings of bodies may take this part of what a memo may take.
 const BEGINNINGS_SHARE: usize = 8;
 
+/// The model that a body names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Requested {
+    #[default]
+    Nothing,
+    /// One of the view's, by its place there.
+    Known(usize),
+    /// One that nobody knows.
+    Stranger(String),
+}
+
+impl Requested {
+    fn of(view: &View, requested: &str) -> Self {
+        match view.model(requested) {
+            Some(Wanted { place, .. }) => Self::Known(place),
+            None => Self::Stranger(requested.to_owned()),
+        }
+    }
+}
+
 /// What a body says.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    /// The model's name, as the request has it.
-    pub(super) model: Option<String>,
+    pub(super) model: Requested,
     /// Keys of the prompt's blocks.
     pub(super) keys: Vec<Key>,
     /// Tokens of the prompt, as far as known.
@@ -146,15 +165,17 @@ impl Prompts {
             return read;
         }
         let Ok(request) = Request::parse(api, body) else {
-            let read = Read::peek(body);
-            let stranger = |name: &String| !view.models.is_empty() && view.model(name).is_none();
-            let unknown = read.model.as_ref().is_some_and(stranger);
-            let degrade = if unknown { Degrade::UnknownModel } else { Degrade::BadRequest };
+            let read = Read::peek(view, body);
+            let stranger = matches!(read.model, Requested::Stranger(_)) && !view.models.is_empty();
+            let degrade = if stranger { Degrade::UnknownModel } else { Degrade::BadRequest };
             return Read { degrade: Some(degrade), ..read };
         };
-        let guess = Read { model: Some(request.model().to_owned()), ..Read::guess(body) };
         // Of a model that nobody knows the decision says so itself.
-        let Some((known, adapter)) = view.model(request.model()) else { return guess };
+        let Some(Wanted { place, known, adapter }) = view.model(request.model()) else {
+            let model = Requested::Stranger(request.model().to_owned());
+            return Read { model, ..Read::guess(body) };
+        };
+        let guess = Read { model: Requested::Known(place), ..Read::guess(body) };
         let slot = known.artefact.and_then(|id| self.slots.get_mut(&id));
         let Some(Slot::Ready(prompter)) = slot else {
             return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
@@ -163,7 +184,7 @@ impl Prompts {
         let before = (prompter.memo_hits(), prompter.memo_misses());
         match prompter.prefix(&request, root, limit_tokens, now_unix) {
             Ok(prefix) => {
-                let read = read_of(prompter, before, prefix, guess.model);
+                let read = read_of(prompter, before, prefix, place);
                 if api == Api::Chat {
                     let beginnings = &mut self.beginnings;
                     beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
@@ -183,19 +204,19 @@ impl Prompts {
         now_unix: i64,
     ) -> Option<Read> {
         let found = self.beginnings.find(body, now_unix)?;
-        let (known, adapter) = view.model(found.model())?;
+        let Wanted { place, known, adapter } = view.model(found.model())?;
         let root = known.root(adapter, found.cache_salt());
         let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
         let before = (prompter.memo_hits(), prompter.memo_misses());
         let prefix = prompter.prefix_after(&found, &root, limit_tokens)?;
-        let read = read_of(prompter, before, prefix, Some(found.model().to_owned()));
+        let read = read_of(prompter, before, prefix, place);
         Some(Read { beginning: true, ..read })
     }
 }
 
-fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, model: Option<String>) -> Read {
+fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, place: usize) -> Read {
     Read {
-        model,
+        model: Requested::Known(place),
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
         keys: prefix.keys,
         prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
@@ -212,14 +233,15 @@ impl Read {
     }
 
     /// What can be told of a body that is none of the known APIs': its model, if it says one.
-    pub(super) fn peek(body: &[u8]) -> Self {
+    pub(super) fn peek(view: &View, body: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Peek<'a> {
             #[serde(borrow)]
             model: Cow<'a, str>,
         }
         let peek: Option<Peek<'_>> = serde_json::from_slice(body).ok();
-        Self { model: peek.map(|peek| peek.model.into_owned()), ..Self::guess(body) }
+        let model = peek.map_or(Requested::Nothing, |peek| Requested::of(view, &peek.model));
+        Self { model, ..Self::guess(body) }
     }
 }
 

@@ -24,7 +24,8 @@ impl Watch {
     /// The headers are there. `foreseen`: the endpoint that Envoy was told to try first.
     pub(super) fn begin(&mut self, foreseen: Option<&str>, orca: bool) -> host::Result<Answer> {
         let headers = Headers::Response.all()?;
-        let status = headers.text(":status").and_then(|status| status.parse().ok()).unwrap_or(0);
+        let status = headers.get(":status").unwrap_or_default();
+        let status = str::from_utf8(&status).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
         let kind = headers.get("content-type").unwrap_or_default();
         self.stream = kind.starts_with(b"text/event-stream");
         // Of compressed bytes nothing can be read. Only what engines say themselves counts.

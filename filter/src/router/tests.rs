@@ -9,6 +9,7 @@ use warmpath_proto::v1::{
 use warmpath_routing::decision::{Degrade, Reason};
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prefix_map::Layout;
+use warmpath_routing::prompt::Api;
 use warmpath_routing::prompt::{ModelFiles, preprocess};
 
 use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
@@ -127,7 +128,8 @@ impl Gateway {
     }
 
     fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
-        self.router.decide(&Asked { zone, path, body, batch: false, may_wait: false }, NOW + 100)
+        let asked = Asked { zone, api: Api::of_path(path), body, batch: false, may_wait: false };
+        self.router.decide(&asked, NOW + 100)
     }
 
     fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {

@@ -32,6 +32,16 @@ impl KnownModel {
     }
 }
 
+/// A model that was asked for by one of its names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    /// Its place in [`View::models`].
+    pub(super) place: usize,
+    pub(super) known: &'a KnownModel,
+    /// The adapter on it; empty for none.
+    pub(super) adapter: &'a str,
+}
+
 /// Replicas, loads and models.
 #[derive(Debug, Default)]
 pub(super) struct View {
@@ -79,9 +89,12 @@ impl View {
         seen.map_generation
     }
 
-    /// The model that a request's name stands for, and the adapter on it (empty: none).
-    pub(super) fn model<'a>(&self, requested: &'a str) -> Option<(&KnownModel, &'a str)> {
-        self.models.iter().find_map(|known| Some((known, known.model.adapter(requested)?)))
+    /// What a request's name stands for.
+    pub(super) fn model<'a>(&'a self, requested: &'a str) -> Option<Wanted<'a>> {
+        self.models.iter().enumerate().find_map(|(place, known)| {
+            let adapter = known.model.adapter(requested)?;
+            Some(Wanted { place, known, adapter })
+        })
     }
 
     /// Changes whenever the loads were read again.

@@ -93,7 +93,7 @@ fn halves(step: &[u8; STEP]) -> Option<[Row; 2]> {
 }
 
 /// In four lanes, so that the compiler takes vectors.
-#[inline(always)]
+#[inline]
 fn add(sums: &mut [u64; 4], [left, right]: [&Row; 2], [j, k]: [&Row; 2]) {
     let pairs = left.iter().zip(j).zip(right.iter().zip(k));
     for (sum, ((a, j), (b, k))) in sums.iter_mut().zip(pairs) {

@@ -57,7 +57,7 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
         let mut told = gateway.send(&ids);
         assert_eq!(told.ticket.named.endpoints(), "10.0.0.1:8000,10.0.0.2:8000");
         // Envoy tried the first, which did not answer, and then the second.
-        gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.2:8000", 2), NOW + 100);
+        gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.2:8000", 2), || NOW + 100);
         assert_eq!(gateway.in_flight(), [0, 1], "it counts where it is");
         assert_eq!(told.ticket.expected, None, "nothing was promised of that one");
         gateway.router.landed(&mut told.ticket);
@@ -71,7 +71,7 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
     gateway.router.tick(NOW + 2_200);
     let mut told = gateway.send(&ids);
     assert_eq!(told.ticket.named.endpoints(), "10.0.0.1:8000,10.0.0.2:8000", "on trial");
-    gateway.router.answered(&mut told.ticket, &answer(503, "10.0.0.1:8000", 1), NOW + 2_200);
+    gateway.router.answered(&mut told.ticket, &answer(503, "10.0.0.1:8000", 1), || NOW + 2_200);
     gateway.router.landed(&mut told.ticket);
     assert_eq!(
         gateway.send(&ids).ticket.named.endpoints(),
@@ -100,7 +100,7 @@ fn a_reported_load_counts_until_the_relay_says_something_newer() {
         let orca = Orca { waiting: Some(waiting), ..Orca::default() };
         let answer = Answer { orca: Some(orca), ..answer(200, "10.0.0.1:8000", 1) };
         told.ticket.named = [("10.0.0.1:8000", gateway.router.names()[0])].into_iter().collect();
-        gateway.router.answered(&mut told.ticket, &answer, at);
+        gateway.router.answered(&mut told.ticket, &answer, || at);
         gateway.router.landed(&mut told.ticket);
     };
     report(&mut gateway, 9, NOW + 10);
@@ -145,7 +145,7 @@ fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
         for _ in 0..3 {
             let mut told = gateway.send(&ids);
             assert_eq!(told.slot, Some(1));
-            gateway.router.answered(&mut told.ticket, &answer, NOW + 100);
+            gateway.router.answered(&mut told.ticket, &answer, || NOW + 100);
             gateway.router.landed(&mut told.ticket);
         }
         let told = gateway.send(&ids);
@@ -165,7 +165,7 @@ fn a_forecast_that_fails_shows_and_one_that_holds_does_not() {
         for _ in 0..times {
             let mut told = gateway.send(&ids);
             assert_eq!(told.ticket.expected.unwrap().prompt, Some(320));
-            gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.1:8000", 1), NOW);
+            gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.1:8000", 1), || NOW);
             gateway.router.first_token(&mut told.ticket, None);
             gateway.router.finished(&told.ticket, usage);
             gateway.router.landed(&mut told.ticket);
