@@ -223,6 +223,11 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// These will be recalled one by one.
+    pub(super) fn expect(&self, texts: &[Option<Short>]) {
+        self.words.touch(texts.iter().flatten());
+    }
+
     /// Appends a text's tokens, if they are known.
     pub(super) fn recall(&self, text: Short, out: &mut Vec<u32>) -> bool {
         let Some(tokens) = self.words.get(text) else { return false };

@@ -15,6 +15,9 @@ use super::unicode::CharTable;
 use super::vocabulary::Vocabulary;
 use super::words::{Kind, Short};
 
+/// Pieces of a text that are looked up together.
+const PIECES: usize = 16;
+
 /// Words longer than this are not followed: merging one holds a worker up for too long.
 pub(super) const MAX_WORD_BYTES: usize = 128 * 1024;
 
@@ -270,15 +273,26 @@ impl Tokenizer {
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Stop {
-        let mut start = 0;
-        while start < text.len() {
-            if out.len() >= limit {
-                return Stop::Limit;
+        let mut at = 0;
+        let mut pieces = [""; PIECES];
+        let mut shorts = [None; PIECES];
+        while at < text.len() {
+            let mut count = 0;
+            for (piece, short) in pieces.iter_mut().zip(&mut shorts) {
+                let start = at;
+                at = self.cuts.next_between_words(text.as_bytes(), start);
+                *piece = text.get(start..at).unwrap_or_default();
+                *short = Short::of(piece.as_bytes(), Kind::Piece);
+                count += usize::from(at > start);
             }
-            let end = self.cuts.next_between_words(text.as_bytes(), start);
-            let piece = text.get(start..end).unwrap_or_default();
-            let short = Short::of(piece.as_bytes(), Kind::Piece);
-            if !short.is_some_and(|short| scratch.recall(short, out)) {
+            scratch.expect(&shorts);
+            for (piece, short) in pieces.iter().zip(shorts).take(count) {
+                if out.len() >= limit {
+                    return Stop::Limit;
+                }
+                if short.is_some_and(|short| scratch.recall(short, out)) {
+                    continue;
+                }
                 let from = out.len();
                 let stop = self.encode_words(&self.splits, piece, limit, scratch, out);
                 if stop != Stop::End {
@@ -288,7 +302,6 @@ impl Tokenizer {
                     scratch.keep(short, out.get(from..).unwrap_or_default());
                 }
             }
-            start = end;
         }
         Stop::End
     }
