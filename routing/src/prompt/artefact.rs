@@ -70,7 +70,8 @@ impl Definition {
         for split in &tokenizer.splits {
             out.bytes(split.as_bytes());
         }
-        out.flags(&[tokenizer.nfc, tokenizer.cuts.words, tokenizer.cuts.lines]);
+        let Cuts { words, lines, pieces } = tokenizer.cuts;
+        out.flags(&[tokenizer.nfc, words, lines, pieces]);
         out.number(Prefix::code(tokenizer.spaces));
         for ids in [&tokenizer.before, &tokenizer.after] {
             out.number(ids.len() as u64);
@@ -117,7 +118,8 @@ impl Definition {
         }
         let flags = input.number()?;
         tokenizer.nfc = flags & 1 != 0;
-        tokenizer.cuts = Cuts { words: flags & 2 != 0, lines: flags & 4 != 0 };
+        tokenizer.cuts =
+            Cuts { words: flags & 2 != 0, lines: flags & 4 != 0, pieces: flags & 8 != 0 };
         tokenizer.spaces = Prefix::of_code(input.number()?).map_err(|reason| bad(&reason))?;
         for ids in [&mut tokenizer.before, &mut tokenizer.after] {
             for _ in 0..input.count()? {
@@ -258,7 +260,7 @@ mod tests {
                 nfc: true,
                 before: vec![300],
                 after: vec![],
-                cuts: Cuts { words: true, lines: false },
+                cuts: Cuts { words: true, lines: false, pieces: true },
                 spaces: Some(Prefix::First),
             },
         }

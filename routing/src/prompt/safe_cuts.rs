@@ -19,6 +19,11 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
     };
     let words_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_alphabetic()));
     let lines_crossed = crosses(|w| matches!(w, [b'\n', a] if a.is_ascii_alphabetic()));
+    let spaces_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_graphic()));
+    let graphic_ends = normalized().any(|token| {
+        token.rstrip && token.content.ends_with(|char: char| char.is_ascii_graphic())
+            || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphanumeric())
+    });
     let letter_ends = normalized().any(|token| {
         token.rstrip && token.content.ends_with(|char: char| char.is_ascii_alphabetic())
             || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphabetic())
@@ -32,6 +37,8 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
         return Cuts {
             words: !letter_ends && !words_crossed && apart(|letter| letter, |_| b' '),
             lines: !letter_ends && !lines_crossed && apart(|_| b'\n', |letter| letter),
+            // Where words are only found by what can't be made across them there is no use for it.
+            pieces: false,
         };
     }
     let holds = |before: &str, afters: &[&str]| {
@@ -70,5 +77,14 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
             && befores.iter().all(|before| {
                 holds(&format!("{before}\n"), &["ab", "Ab", "a b", "a'", "aé", "a\n"])
             }),
+        pieces: !graphic_ends && !spaces_crossed && {
+            let afters = [" ab", " Ab", " a'", " aé", " a\n", " 7a", " 77777", " 7 "];
+            let after = |before: &str, graphic: char| holds(&format!("{before}{graphic}"), &afters);
+            let near = befores.iter().take_while(|before| before.chars().count() < 2);
+            near.clone().all(|before| ('!'..='~').all(|graphic| after(before, graphic)))
+                && befores.iter().all(|before| {
+                    ['a', 'Z', '7', '.', '\'', ','].iter().all(|last| after(before, *last))
+                })
+        },
     }
 }

@@ -44,6 +44,9 @@ pub(super) struct Cuts {
     pub(super) words: bool,
     /// Between a newline and an ASCII letter.
     pub(super) lines: bool,
+    /// Between an ASCII character that is to be seen and a space that an ASCII letter or digit
+    /// follows.
+    pub(super) pieces: bool,
 }
 
 impl Cuts {
@@ -66,16 +69,16 @@ impl Cuts {
 }
 
 impl Cuts {
-    /// Where the first cut between words after `start` is, or the text's end.
-    fn next_between_words(self, text: &[u8], start: usize) -> usize {
-        let mut letter = false;
+    /// Where the first cut between pieces after `start` is, or the text's end.
+    fn piece_end(self, text: &[u8], start: usize) -> usize {
+        let mut graphic = false;
         let rest = text.get(start..).unwrap_or_default();
         let end = rest.iter().enumerate().find(|(at, byte)| {
-            let after = letter;
-            letter = byte.is_ascii_alphabetic();
-            after && **byte == b' ' && rest.get(at + 1).is_some_and(u8::is_ascii_alphabetic)
+            let after = graphic;
+            graphic = byte.is_ascii_graphic();
+            after && **byte == b' ' && rest.get(at + 1).is_some_and(u8::is_ascii_alphanumeric)
         });
-        end.filter(|_| self.words).map_or(text.len(), |(at, _)| start + at)
+        end.filter(|_| self.pieces).map_or(text.len(), |(at, _)| start + at)
     }
 }
 
@@ -265,7 +268,7 @@ impl Tokenizer {
         self.encode_joined(joins, text.get(at..).unwrap_or_default(), limit, scratch, out)
     }
 
-    /// Cut where that is safe, most of a text is words that came before.
+    /// Cut into pieces, most of a text is words that came before.
     fn encode_pieces(
         &self,
         text: &str,
@@ -280,7 +283,7 @@ impl Tokenizer {
             let mut count = 0;
             for (piece, short) in pieces.iter_mut().zip(&mut shorts) {
                 let start = at;
-                at = self.cuts.next_between_words(text.as_bytes(), start);
+                at = self.cuts.piece_end(text.as_bytes(), start);
                 *piece = text.get(start..at).unwrap_or_default();
                 *short = Short::of(piece.as_bytes(), Kind::Piece);
                 count += usize::from(at > start);
