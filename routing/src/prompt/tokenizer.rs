@@ -71,14 +71,13 @@ impl Cuts {
 impl Cuts {
     /// Where the first cut between pieces after `start` is, or the text's end.
     fn piece_end(self, text: &[u8], start: usize) -> usize {
-        let mut graphic = false;
-        let rest = text.get(start..).unwrap_or_default();
-        let end = rest.iter().enumerate().find(|(at, byte)| {
-            let after = graphic;
-            graphic = byte.is_ascii_graphic();
-            after && **byte == b' ' && rest.get(at + 1).is_some_and(u8::is_ascii_alphanumeric)
-        });
-        end.filter(|_| self.pieces).map_or(text.len(), |(at, _)| start + at)
+        let is_cut = |at: &usize| {
+            text.get(at - 1).is_some_and(u8::is_ascii_graphic)
+                && text.get(at + 1).is_some_and(u8::is_ascii_alphanumeric)
+        };
+        let rest = text.get(start + 1..).filter(|_| self.pieces).unwrap_or_default();
+        let mut spaces = memchr::memchr_iter(b' ', rest).map(|space| start + 1 + space);
+        spaces.find(is_cut).unwrap_or(text.len())
     }
 }
 
