@@ -11,7 +11,7 @@ use fastrand::Rng;
 use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Layout, Lookup, Matches, Store, Writer, find};
+use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Writer, find};
 use warmpath_routing::prompt::{Api, Beginnings, Model, ModelFiles, Prompter, Request, preprocess};
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use warmpath_tests::repository;
@@ -157,7 +157,7 @@ struct Map(Buckets);
 
 impl Lookup for Map {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
-        find(&self.0, Layout::default(), GENERATION, keys, 0, wanted)
+        find(&self.0, Layout::default(), GENERATION, keys, Hint::default(), wanted)
     }
 }
 

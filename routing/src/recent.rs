@@ -146,7 +146,7 @@ impl Lookup for At<'_> {
             }
         }
         found.sort_unstable_by_key(|m| m.slot);
-        Matches { found, probes: 0 }
+        Matches { found, ..Matches::default() }
     }
 }
 

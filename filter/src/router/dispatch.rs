@@ -205,7 +205,7 @@ impl<D: Data> Dispatch<D> {
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
             degrade: read.degrade,
         };
-        let buckets = Buckets { map: &self.map, generation, hints: &self.hints };
+        let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
         let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
         let (mut told, known) = match decide_with(policy, &self.view.world, &local, &ask, &buckets)
         {
@@ -398,15 +398,15 @@ struct Buckets<'a, D> {
     map: &'a Map<D>,
     generation: u32,
     hints: &'a RefCell<Hints>,
+    now_ms: u64,
 }
 
 impl<D: Data> Lookup for Buckets<'_, D> {
     fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
-        let hint = self.hints.borrow().get(keys);
-        let found = find(self.map, Layout::default(), self.generation, keys, hint, wanted);
-        if let Some(best) = found.found.iter().map(|found| found.blocks).max() {
-            self.hints.borrow_mut().put(keys, best);
-        }
-        found
+        let Self { map, generation, hints, now_ms } = *self;
+        let hint = hints.borrow().get(keys, generation, now_ms);
+        let matches = find(map, Layout::default(), generation, keys, hint, wanted);
+        hints.borrow_mut().put(keys, generation, now_ms, &matches);
+        matches
     }
 }

@@ -18,7 +18,7 @@ impl Lookup for Held {
             .iter()
             .filter(|(slot, _)| wanted(**slot))
             .map(|(slot, blocks)| Match { slot: *slot, blocks: (*blocks).min(keys.len() as u32) });
-        Matches { found: found.filter(|m| m.blocks > 0).collect(), probes: 1 }
+        Matches { found: found.filter(|m| m.blocks > 0).collect(), probes: 1, first: None }
     }
 }
 

@@ -1,44 +1,113 @@
-//! Where the matches of like prompts ended, so that the next search looks there early.
+//! What searches for like prompts found, so that the next one looks there early.
 
 use crate::fingerprint::Key;
+
+use super::lookup::Matches;
 
 /// Blocks that have to be alike for prompts to be like: a system prompt's first 256 tokens.
 const DEPTH: usize = 16;
 
-/// A small table of depths. A wrong one costs a search two buckets more, never its result.
+/// How long it counts who holds the first block, where somebody holds far more: what others have of
+/// a prompt, that hold less than that, changes little.
+const FIRST_MS: u64 = 100;
+
+/// Holders of a first block that are remembered.
+const MOST_FIRST: usize = 8;
+
+/// What is known of like prompts. The default is nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hint {
+    /// Blocks at which the best match ended; 0 for no idea. A wrong number costs a search two
+    /// buckets more, never its result.
+    pub blocks: u32,
+    /// Who held the first block a moment ago, in order. It is believed where somebody holds the
+    /// block above: then it is about those that hold less.
+    pub first: Option<First>,
+}
+
+impl Hint {
+    /// That the best match may well end there.
+    pub fn at(blocks: u32) -> Self {
+        Self { blocks, first: None }
+    }
+}
+
+/// A few replicas' slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct First {
+    slots: [u16; MOST_FIRST],
+    count: u32,
+}
+
+impl First {
+    /// `None` for too many.
+    pub fn of(slots: &[u16]) -> Option<Self> {
+        let mut first = Self { count: slots.len() as u32, ..Self::default() };
+        first.slots.get_mut(..slots.len())?.copy_from_slice(slots);
+        Some(first)
+    }
+
+    /// In the order in which they were given.
+    pub fn slots(&self) -> &[u16] {
+        self.slots.get(..self.count as usize).unwrap_or_default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// What is left of the key.
+    tag: u32,
+    blocks: u32,
+    /// The map that these were read of, and until when they count.
+    generation: u32,
+    until_ms: u64,
+    first: First,
+}
+
+/// A small table of hints.
 #[derive(Clone, Debug)]
 pub struct Hints {
-    /// (what is left of the key, blocks), by the key's low bits.
-    depths: Vec<(u32, u32)>,
+    /// By the key's low bits.
+    places: Vec<Place>,
 }
 
 impl Default for Hints {
-    /// 8 KiB: room for a thousand prefixes.
+    /// 48 KiB: room for a thousand prefixes.
     fn default() -> Self {
-        Self { depths: vec![(0, 0); 1024] }
+        Self { places: vec![Place::default(); 1024] }
     }
 }
 
 impl Hints {
     fn place(&self, keys: &[Key]) -> Option<(usize, u32)> {
         let number = keys.get(DEPTH - 1)?.number();
-        Some(((number as usize) % self.depths.len().max(1), (number >> 64) as u32))
+        Some(((number as usize) % self.places.len().max(1), (number >> 64) as u32))
     }
 
-    /// Blocks at which a like prompt's best match ended; 0 if none is known.
-    pub fn get(&self, keys: &[Key]) -> u32 {
-        let found = self.place(keys).and_then(|(at, tag)| {
-            self.depths.get(at).filter(|(known, _)| *known == tag).map(|(_, blocks)| *blocks)
+    /// What is known of a like prompt, in a map of this generation.
+    pub fn get(&self, keys: &[Key], generation: u32, now_ms: u64) -> Hint {
+        let place = self.place(keys).and_then(|(at, tag)| {
+            self.places.get(at).filter(|place| place.tag == tag && place.blocks > 0)
         });
-        found.unwrap_or(0)
+        let Some(place) = place else { return Hint::default() };
+        // A clock that was set back must not keep them for long.
+        let counts = (1..=FIRST_MS).contains(&place.until_ms.saturating_sub(now_ms))
+            && place.generation == generation;
+        Hint { blocks: place.blocks, first: counts.then_some(place.first) }
     }
 
-    /// A prompt's best match ended there.
-    pub fn put(&mut self, keys: &[Key], blocks: u32) {
-        if let Some((at, tag)) = self.place(keys)
-            && let Some(depth) = self.depths.get_mut(at)
-        {
-            *depth = (tag, blocks);
+    /// A prompt's matches were these.
+    pub fn put(&mut self, keys: &[Key], generation: u32, now_ms: u64, matches: &Matches) {
+        let Some(blocks) = matches.found.iter().map(|found| found.blocks).max() else { return };
+        let Some((at, tag)) = self.place(keys) else { return };
+        let Some(place) = self.places.get_mut(at) else { return };
+        if place.tag != tag {
+            *place = Place { tag, ..Place::default() };
+        }
+        place.blocks = blocks;
+        if let Some(first) = matches.first {
+            let until_ms = now_ms.saturating_add(FIRST_MS);
+            *place = Place { generation, until_ms, first, ..*place };
         }
     }
 }

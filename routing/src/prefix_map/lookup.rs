@@ -1,6 +1,6 @@
 //! The longest match of every replica at once.
 
-use super::{Layout, Store, bucket};
+use super::{First, Hint, Layout, Store, bucket};
 use crate::fingerprint::Key;
 
 /// Most buckets that one search reads: a search is work on a proxy's worker thread.
@@ -22,6 +22,9 @@ pub struct Matches {
     pub found: Vec<Match>,
     /// Buckets read.
     pub probes: u32,
+    /// Who holds the first block, wanted or not, where that was read beside a deeper one and they are
+    /// few.
+    pub first: Option<First>,
 }
 
 impl Matches {
@@ -42,14 +45,13 @@ pub trait Lookup {
 }
 
 /// Searches the map: a binary search over the prompt's blocks that follows all replicas together
-/// and parts where they part. What can't be read counts as not held. `hint` blocks are where a match
-/// may well end; 0 for no idea.
+/// and parts where they part. What can't be read counts as not held.
 pub fn find<S: Store>(
     store: &S,
     layout: Layout,
     generation: u32,
     keys: &[Key],
-    hint: u32,
+    hint: Hint,
     wanted: &dyn Fn(u16) -> bool,
 ) -> Matches {
     let mut probes = 0;
@@ -75,6 +77,7 @@ pub fn find<S: Store>(
     // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
     let mut open = Vec::with_capacity(4);
     let last = keys.len();
+    let Hint { blocks: hint, first } = hint;
     let hint = hint as usize;
     let hinted = if 1 < hint && hint <= last {
         left -= 1;
@@ -84,7 +87,16 @@ pub fn find<S: Store>(
     } else {
         Vec::new()
     };
-    who(1, &mut holders);
+    let known = first.filter(|_| !hinted.is_empty());
+    let mut first = None;
+    if let Some(known) = known {
+        holders.extend_from_slice(known.slots());
+    } else {
+        who(1, &mut holders);
+        if !hinted.is_empty() {
+            first = First::of(&holders);
+        }
+    }
     holders.retain(|slot| wanted(*slot));
     let (_, others) = part(std::mem::take(&mut holders), &hinted);
     if hinted.is_empty() {
@@ -116,7 +128,7 @@ pub fn find<S: Store>(
     }
     found.sort_unstable_by_key(|m| m.slot);
     found.dedup_by_key(|m| m.slot);
-    Matches { found, probes }
+    Matches { found, probes, first }
 }
 
 /// Where a search looks next.

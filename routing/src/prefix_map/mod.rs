@@ -11,7 +11,7 @@ mod lookup;
 mod writer;
 
 pub use bucket::Layout;
-pub use hints::Hints;
+pub use hints::{First, Hint, Hints};
 pub use lookup::{Lookup, Match, Matches, find};
 pub use writer::{Applied, Writer};
 

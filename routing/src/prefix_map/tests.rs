@@ -50,7 +50,11 @@ fn hold(store: &mut Memory, generation: u32, slot: u16, keys: &[Key]) -> Applied
 }
 
 fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
-    find(store, LAYOUT, 1, keys, 0, &|_| true).found.iter().map(|m| (m.slot, m.blocks)).collect()
+    find(store, LAYOUT, 1, keys, Hint::default(), &|_| true)
+        .found
+        .iter()
+        .map(|m| (m.slot, m.blocks))
+        .collect()
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn each_replica_matches_as_far_as_it_holds() {
     assert_eq!(all(&store, &keys), [(4, 1), (5, 301), (9, 512), (200, 300)]);
     assert_eq!(all(&store, &prompt(2, 512)), []);
     assert_eq!(all(&store, &[]), []);
-    let only = find(&store, LAYOUT, 1, &keys, 0, &|slot| slot == 200);
+    let only = find(&store, LAYOUT, 1, &keys, Hint::default(), &|slot| slot == 200);
     assert_eq!((only.blocks(200), only.blocks(9)), (300, 0));
 }
 
@@ -85,14 +89,14 @@ fn a_search_is_logarithmic_and_bounded() {
     let mut store = Memory::default();
     let keys = prompt(1, 8192);
     hold(&mut store, 1, 1, &keys[..5000]);
-    let one = find(&store, LAYOUT, 1, &keys, 0, &|_| true);
+    let one = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true);
     assert_eq!(one.blocks(1), 5000);
     assert!(one.probes <= 15, "{} probes for 8192 blocks", one.probes);
     for slot in 2..500 {
         hold(&mut store, 1, slot, &keys[..usize::from(slot) * 16]);
     }
     store.reads.set(0);
-    let many = find(&store, LAYOUT, 1, &keys, 0, &|_| true);
+    let many = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true);
     assert!(store.reads.get() <= 97);
     for m in many.found.iter().filter(|m| m.slot > 1) {
         assert!(m.blocks <= u32::from(m.slot) * 16, "more than slot {} holds", m.slot);
@@ -106,29 +110,75 @@ fn a_hint_saves_probes_and_never_changes_what_is_found() {
     for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
         hold(&mut store, 1, slot, &keys[..blocks]);
     }
-    let found = |hint| find(&store, LAYOUT, 1, &keys, hint, &|slot| slot != 4);
+    let found = |blocks| find(&store, LAYOUT, 1, &keys, Hint::at(blocks), &|slot| slot != 4);
     let without = found(0);
     assert!(without.probes >= 10, "{}", without.probes);
     assert_eq!(found(480).probes, 3, "the hint, the first, and the one after the hint");
     for hint in [0, 1, 2, 299, 300, 301, 479, 480, 481, 511, 512, 513, u32::MAX] {
         assert_eq!(found(hint).found, without.found, "hint {hint}");
         assert_eq!(
-            find(&store, LAYOUT, 1, &keys, hint, &|_| true).found,
-            find(&store, LAYOUT, 1, &keys, 0, &|_| true).found,
+            find(&store, LAYOUT, 1, &keys, Hint::at(hint), &|_| true).found,
+            find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true).found,
             "hint {hint}"
         );
     }
 }
 
 #[test]
+fn who_holds_the_first_block_is_read_once_where_somebody_holds_more() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 512);
+    for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
+        hold(&mut store, 1, slot, &keys[..blocks]);
+    }
+    let found = |blocks, first| find(&store, LAYOUT, 1, &keys, Hint { blocks, first }, &|_| true);
+    let all = found(480, None);
+    assert_eq!(all.first.unwrap().slots(), [4, 9, 200]);
+    let again = found(480, all.first);
+    assert_eq!((&again.found, again.probes, again.first), (&all.found, all.probes - 1, None));
+    // Only for those who hold less than the hint.
+    let less = found(480, First::of(&[9, 200]));
+    assert_eq!(less.found, all.found.iter().filter(|m| m.slot != 4).copied().collect::<Vec<_>>());
+    assert_eq!(found(480, First::of(&[])).found, less.found);
+    // Where nobody holds what a like prompt's match ended with, it is read.
+    for blocks in [0, 1, 481, 600] {
+        let wrong = found(blocks, First::of(&[7]));
+        assert_eq!((&wrong.found, wrong.first), (&all.found, None), "{blocks}");
+    }
+    assert_eq!(First::of(&[1; 9]), None);
+}
+
+#[test]
 fn hints_are_of_like_prompts() {
     let mut hints = Hints::default();
     let (one, other) = (prompt(1, 40), prompt(2, 40));
-    hints.put(&one, 30);
+    let matches = |blocks, first: &[u16]| Matches {
+        found: vec![Match { slot: 3, blocks: 2 }, Match { slot: 5, blocks }],
+        probes: 3,
+        first: First::of(first),
+    };
+    hints.put(&one, 1, 1_000, &matches(30, &[3, 5]));
     let longer = [&one[..20], &other[..]].concat();
-    assert_eq!((hints.get(&one), hints.get(&longer), hints.get(&other)), (30, 30, 0));
-    hints.put(&one[..15], 9);
-    assert_eq!(hints.get(&one[..15]), 0, "too short to be like another");
+    let told = |hints: &Hints, keys: &[Key], generation, now_ms| {
+        let hint = hints.get(keys, generation, now_ms);
+        (hint.blocks, hint.first.map(|first| first.slots().to_vec()))
+    };
+    let known = (30, Some(vec![3, 5]));
+    assert_eq!(told(&hints, &one, 1, 1_000), known);
+    assert_eq!(told(&hints, &longer, 1, 1_099), known);
+    assert_eq!(told(&hints, &other, 1, 1_000), (0, None));
+    // Slots mean something in their own map only, and for a moment.
+    for (generation, now_ms) in [(2, 1_000), (1, 1_100), (1, 999), (1, 0), (1, u64::MAX)] {
+        assert_eq!(told(&hints, &one, generation, now_ms), (30, None), "{generation} {now_ms}");
+    }
+    // What a search that knew them found doesn't make them younger.
+    hints.put(&one, 1, 1_090, &Matches { first: None, ..matches(31, &[]) });
+    assert_eq!(told(&hints, &one, 1, 1_095), (31, Some(vec![3, 5])));
+    assert_eq!(told(&hints, &one, 1, 1_100), (31, None));
+    hints.put(&one, 1, 2_000, &Matches::default());
+    assert_eq!(told(&hints, &one, 1, 2_000), (31, None), "nothing found says nothing");
+    hints.put(&one[..15], 1, 1_000, &matches(9, &[5]));
+    assert_eq!(told(&hints, &one[..15], 1, 1_000), (0, None), "too short to be like another");
 }
 
 #[test]
@@ -136,9 +186,9 @@ fn another_generation_is_void() {
     let mut store = Memory::default();
     let keys = prompt(1, 8);
     hold(&mut store, 1, 1, &keys);
-    assert_eq!(find(&store, LAYOUT, 2, &keys, 0, &|_| true).found, []);
+    assert_eq!(find(&store, LAYOUT, 2, &keys, Hint::default(), &|_| true).found, []);
     hold(&mut store, 2, 2, &keys[..1]);
-    let found = find(&store, LAYOUT, 2, &keys, 0, &|_| true).found;
+    let found = find(&store, LAYOUT, 2, &keys, Hint::default(), &|_| true).found;
     assert_eq!(found, [Match { slot: 2, blocks: 1 }]);
 }
 
@@ -155,7 +205,7 @@ fn a_full_bucket_loses_its_oldest() {
     assert_eq!(applied.evicted, 2);
     let held: Vec<bool> = keys
         .iter()
-        .map(|key| !find(&store, layout, 1, &[*key], 0, &|_| true).found.is_empty())
+        .map(|key| !find(&store, layout, 1, &[*key], Hint::default(), &|_| true).found.is_empty())
         .collect();
     assert_eq!(held, [true, false, false, true, true, true], "1 was refreshed; 2 and 3 left");
 }

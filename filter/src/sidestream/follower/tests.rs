@@ -3,7 +3,7 @@ use warmpath_proto::v1::{
     SnapshotBegin, SnapshotEnd, Tier, tier,
 };
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prefix_map::{Matches, find};
+use warmpath_routing::prefix_map::{Hint, Matches, find};
 
 use super::*;
 use crate::shared::Memory;
@@ -46,7 +46,14 @@ fn replicas(slots: &[u32]) -> Body {
 
 fn found(follower: &Follower<Memory>, keys: &[Key]) -> Matches {
     let mut memory = Memory(follower.data.0.clone());
-    find(&Map(&mut memory), follower.layout, follower.state.map_generation, keys, 0, &|_| true)
+    find(
+        &Map(&mut memory),
+        follower.layout,
+        follower.state.map_generation,
+        keys,
+        Hint::default(),
+        &|_| true,
+    )
 }
 
 fn saved(follower: &Follower<Memory>) -> State {
