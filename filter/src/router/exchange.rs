@@ -62,6 +62,13 @@ impl Exchange {
     }
 }
 
+/// Headers of ours that the client itself has sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct CameWith {
+    rank: bool,
+    hash: bool,
+}
+
 /// A request on its way, and its response.
 pub(super) struct Flow {
     id: u32,
@@ -81,9 +88,7 @@ pub(super) struct Flow {
     watch: Watch,
     // The engine is asked to report its load.
     orca: bool,
-    // The request came with these headers, which are the client's own wish.
-    ranked: bool,
-    hashed: bool,
+    came_with: CameWith,
 }
 
 impl Flow {
@@ -102,8 +107,7 @@ impl Flow {
             ticket: None,
             watch: Watch::default(),
             orca: false,
-            ranked: false,
-            hashed: false,
+            came_with: CameWith::default(),
         }
     }
 
@@ -121,8 +125,12 @@ impl Flow {
             match name {
                 b":method" => post = value == b"POST",
                 b":path" => self.api = str::from_utf8(value).ok().and_then(Api::of_path),
-                _ if name.eq_ignore_ascii_case(RANK.as_bytes()) => self.ranked = true,
-                _ if name.eq_ignore_ascii_case(HASH.as_bytes()) => self.hashed = true,
+                _ if name.eq_ignore_ascii_case(RANK.as_bytes()) => {
+                    self.came_with.rank = true;
+                }
+                _ if name.eq_ignore_ascii_case(HASH.as_bytes()) => {
+                    self.came_with.hash = true;
+                }
                 _ => {}
             }
         }
@@ -197,13 +205,13 @@ impl Flow {
             Headers::Request.remove(ENDPOINT)?;
         } else {
             Headers::Request.set(ENDPOINT, endpoints)?;
-            if self.hashed {
+            if self.came_with.hash {
                 Headers::Request.remove(HASH)?;
             }
         }
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,
-            None if self.ranked => Headers::Request.remove(RANK)?,
+            None if self.came_with.rank => Headers::Request.remove(RANK)?,
             None => {}
         }
         // Of a rank nothing can be learned: the report is of all of them together.
