@@ -227,7 +227,7 @@ impl Lookup for HeldOf<'_> {
             }
         }
         found.sort_by_key(|found| found.slot);
-        Matches { found, probes: 0 }
+        Matches { found, ..Matches::default() }
     }
 }
 

@@ -29,7 +29,7 @@ impl Lookup for Announced<'_> {
                 found.push(Match { slot, blocks });
             }
         }
-        Matches { found, probes: 0 }
+        Matches { found, ..Matches::default() }
     }
 }
 

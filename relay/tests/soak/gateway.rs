@@ -15,7 +15,7 @@ use warmpath_proto::v1::down::Body;
 use warmpath_proto::v1::side_stream_client::SideStreamClient;
 use warmpath_proto::v1::{Down, Replica, Replicas, Up};
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prefix_map::{Layout, find};
+use warmpath_routing::prefix_map::{Hint, Layout, find};
 
 use super::cache::Random;
 use super::engine::{Shared, lock};
@@ -127,7 +127,10 @@ impl Gateway {
                 let generation = follower.state().map_generation;
                 let map = Map(Borrowed(follower.data()));
                 let slot = change.slot as u16;
-                let found = find(&map, Layout::default(), generation, &[key], 0, &|s| s == slot);
+                let found =
+                    find(&map, Layout::default(), generation, &[key], Hint::default(), &|s| {
+                        s == slot
+                    });
                 if found.blocks(slot) == 1 {
                     lock(&self.latencies).push(start.elapsed());
                 }
