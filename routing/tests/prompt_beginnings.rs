@@ -34,7 +34,11 @@ struct Both {
 
 impl Both {
     fn new(kind: usize, limit: usize, bytes: usize) -> Self {
-        let prompter = |memo| Prompter::new(Model::load(KINDS[kind].clone()).unwrap(), memo);
+        Self::of(&KINDS[kind], limit, bytes)
+    }
+
+    fn of(artefact: &[u8], limit: usize, bytes: usize) -> Self {
+        let prompter = |memo| Prompter::new(Model::load(artefact.to_vec()).unwrap(), memo);
         let beginnings = Beginnings::new(bytes);
         Self { beginnings, warm: prompter(MEMO), cold: prompter(0), limit, short: 0 }
     }
@@ -160,6 +164,46 @@ fn what_comes_after_the_messages_may_be_long() {
         assert_eq!(both.ask(&body), at >= 2, "{question}");
         // Another tool that is as long.
         assert!(at < 3 || !both.ask(&body.replacen("Does", "Done", 1)));
+    }
+}
+
+/// The question may complete what is one token with the end of the text before it.
+#[test]
+fn an_added_token_may_lie_across_the_question_s_start() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
+    let mut files = ModelFiles::read_dir(&demo).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(&files.tokenizer_json).unwrap();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    for (at, content) in ["ab cd<end>", "cd<end>, it", "<end>"].into_iter().enumerate() {
+        added.push(serde_json::json!({
+            "id": 4098 + at, "content": content, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": false,
+        }));
+    }
+    files.tokenizer_json = json.to_string().into_bytes();
+    let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
+    files.chat_template_jinja = Some(template.into());
+    let artefact = preprocess(&files).unwrap().bytes;
+    for tail in ["ab", "ab cd", "ab cd<end", "ab cd<end>", "<end> ab cd", "x ab cd<end> ab", ""] {
+        let mut both = Both::of(&artefact, 8_192, 1 << 20);
+        let system = system() + tail;
+        for question in [
+            "Why?",
+            "When?",
+            "<end>, it is",
+            ">, it is",
+            "<end",
+            " cd<end> x",
+            "d<end>, it",
+            ", it",
+            "nd",
+            "end>",
+            " cd<",
+            "b",
+        ] {
+            both.ask(&body(&system, question, ENDING));
+        }
+        assert!(both.short > 5, "{tail}: {}", both.short);
     }
 }
 
