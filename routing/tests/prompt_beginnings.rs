@@ -167,23 +167,70 @@ fn what_comes_after_the_messages_may_be_long() {
     }
 }
 
-/// The question may complete what is one token with the end of the text before it.
-#[test]
-fn an_added_token_may_lie_across_the_question_s_start() {
+/// The demo's tokenizer with more added tokens, and a template that adds nothing.
+fn artefact(tokens: &[&str], normalized: bool) -> Vec<u8> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/demo");
     let mut files = ModelFiles::read_dir(&demo).unwrap();
     let mut json: serde_json::Value = serde_json::from_slice(&files.tokenizer_json).unwrap();
     let added = json["added_tokens"].as_array_mut().unwrap();
-    for (at, content) in ["ab cd<end>", "cd<end>, it", "<end>"].into_iter().enumerate() {
+    for (at, content) in tokens.iter().enumerate() {
         added.push(serde_json::json!({
             "id": 4098 + at, "content": content, "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": false,
+            "rstrip": false, "normalized": normalized, "special": false,
         }));
     }
     files.tokenizer_json = json.to_string().into_bytes();
     let template = "{% for message in messages %}{{ message.content }}{% endfor %}";
     files.chat_template_jinja = Some(template.into());
-    let artefact = preprocess(&files).unwrap().bytes;
+    preprocess(&files).unwrap().bytes
+}
+
+/// An estimate is made from where stretches end, also where more is known.
+#[test]
+fn beyond_the_limit_as_much_is_estimated() {
+    for kind in 0..KINDS.len() {
+        let mut short = 0;
+        for limit in (20..60).chain(290..360).chain(700..720) {
+            let mut both = Both::new(kind, limit, 1 << 20);
+            let system =
+                "You are a helpful assistant. Answer briefly and in plain words. ".repeat(18);
+            let body = |question: &str| {
+                let (system, question) = (json(&system), json(question));
+                format!(
+                    r#"{{"messages":[{{"role":"user","content":{system}}},{{"role":"assistant","content":"So."}},{{"role":"user","content":{question}}}{ENDING}"#
+                )
+            };
+            for question in ["Why?", "When?"] {
+                both.ask(&body(question));
+            }
+            for count in [1, 5, 20, 60, 400] {
+                both.ask(&body(&"and then some more ".repeat(count)));
+            }
+            short += both.short;
+        }
+        assert!(short > 200, "{kind}: {short}");
+    }
+}
+
+/// `é` may be written as `e` and an accent, and then there seems to be a letter after the newline.
+#[test]
+fn an_added_token_may_be_written_in_parts() {
+    for tokens in [["\né", "x"], ["é", "\né"], ["é x", "z"]] {
+        let mut both = Both::of(&artefact(&tokens, true), 8_192, 1 << 20);
+        for head in ["\ne\u{301}", "\ne\u{301} x", "\né"] {
+            let system = "word and so on ".repeat(80) + head + &"漢".repeat(20);
+            for question in ["why", "when", "e\u{301}", "\u{301} x", "\ne\u{301} x"] {
+                both.ask(&body(&system, question, ENDING));
+            }
+        }
+        assert!(both.short > 5, "{tokens:?}: {}", both.short);
+    }
+}
+
+/// The question may complete what is one token with the end of the text before it.
+#[test]
+fn an_added_token_may_lie_across_the_question_s_start() {
+    let artefact = artefact(&["ab cd<end>", "cd<end>, it", "<end>"], false);
     for tail in ["ab", "ab cd", "ab cd<end", "ab cd<end>", "<end> ab cd", "x ab cd<end> ab", ""] {
         let mut both = Both::of(&artefact, 8_192, 1 << 20);
         let system = system() + tail;

@@ -117,9 +117,13 @@ struct Here {
 
 /// What a prompt starts with, as far as that is tokenized, and the rest of it that isn't.
 pub(super) struct Known {
+    /// From the last stretch's end on.
     text: Box<str>,
     keys: Box<[Key]>,
-    here: Here,
+    /// Where the last stretch ends.
+    stretch: Here,
+    /// Where the last safe cut after that is, if there is one.
+    cut: Option<Here>,
     /// Bytes of the rest beyond the limit, which aren't in the text.
     unseen: usize,
     marked: bool,
@@ -370,16 +374,17 @@ impl Prompter {
             here = Here { before, opening: stretches.opening(), keys: keys.len(), chain, walk };
         }
         keys.truncate(here.keys);
-        if end.is_none() {
-            let further = self.on_to_cut(content.get(..to)?, here, ahead, limit, &mut keys);
-            here = further.unwrap_or(here);
-        }
+        let cut = match end {
+            Some(_) => None,
+            None => self.on_to_cut(content.get(..to)?, here, ahead, limit, &mut keys),
+        };
         let end = end.unwrap_or(to);
-        (here.before > 0).then_some(())?;
+        (here.before > 0 || cut.is_some()).then_some(())?;
         Some(Known {
             text: content.get(here.before..end)?.into(),
             keys: keys.into(),
-            here,
+            stretch: here,
+            cut,
             unseen: to - end,
             marked: text.marked,
         })
@@ -421,17 +426,32 @@ impl Prompter {
         rest: [&str; 2],
         limit: usize,
     ) -> Prefix {
-        let Here { before, opening, chain, walk, .. } = known.here;
+        // A token has a byte at least, mostly. Where the limit is reached, what comes after it is
+        // estimated by where stretches end, which a cut isn't.
         let [question, after] = rest;
+        let bytes = known.text.len() + question.len() + after.len();
+        if let Some(cut) = known.cut.filter(|cut| cut.chain.tokens() + bytes < limit) {
+            let prefix = self.prefix_from(known, cut, rest, limit);
+            if prefix.exact {
+                return prefix;
+            }
+        }
+        self.prefix_from(known, known.stretch, rest, limit)
+    }
+
+    fn prefix_from(&mut self, known: &Known, here: Here, rest: [&str; 2], limit: usize) -> Prefix {
+        let Here { before, opening, chain, walk, .. } = here;
+        let [question, after] = rest;
+        let text = known.text.get(before - known.stretch.before..).unwrap_or_default();
         // Of what lies beyond the limit only the length matters.
         let (content, unseen) = if known.unseen == 0 {
-            (Cow::Owned([&known.text, question, after].concat()), 0)
+            (Cow::Owned([text, question, after].concat()), 0)
         } else {
-            (Cow::Borrowed(&*known.text), known.unseen + question.len() + after.len())
+            (Cow::Borrowed(text), known.unseen + question.len() + after.len())
         };
         let more = (content.len() / 32).min(MOST_ROOM);
-        let mut keys = Vec::with_capacity(known.keys.len() + more);
-        keys.extend_from_slice(&known.keys);
+        let mut keys = Vec::with_capacity(here.keys + more);
+        keys.extend_from_slice(known.keys.get(..here.keys).unwrap_or_default());
         self.hits += chain.tokens() as u64;
         let memo = self.memo.is_on() && content.len() > MOST_BRIEF;
         let text = Text { content, marked: known.marked, media: false };

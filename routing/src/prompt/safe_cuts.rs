@@ -3,17 +3,26 @@
 //! A cut is safe if nothing on one side of it can change the ids of the other. SentencePiece's kind
 //! is safe where no token can be made across; the byte-level kind where words end, which is tried.
 
+use unicode_normalization::UnicodeNormalization;
+
 use super::added::AddedToken;
 use super::tokenizer::{Cuts, Tokenizer};
 
 /// What kinds of characters patterns tell apart.
 const CHARS: [char; 11] = ['a', 'Z', ' ', '\n', '\r', '\t', '.', '\'', '7', 'é', '漢'];
 
-/// Tries the cuts on every short text of the characters that matter: a cut is safe if words end
-/// there, and if the words before it are the same when nothing comes after it.
+/// A cut is safe if words end there, and if the words before it are the same when nothing comes after
+/// it: by the patterns, as far as they tell, and on every short text of the characters that matter.
 pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
-    // Those in the raw text are found before it is cut; these are not.
-    let normalized = || added.iter().filter(|token| token.normalized);
+    // Those in the raw text are found before it is cut; these are not, and what is cut may be
+    // written otherwise than they are: an `é` as an `e` and an accent.
+    let written = |token: &AddedToken| {
+        [token.content.clone(), token.content.nfd().collect()]
+            .map(|content| AddedToken { content, ..token.clone() })
+    };
+    let tokens: Vec<AddedToken> =
+        added.iter().filter(|token| token.normalized).flat_map(written).collect();
+    let normalized = || tokens.iter();
     let crosses = |cut: fn(&[u8]) -> bool| {
         normalized().any(|token| token.content.as_bytes().windows(2).any(cut))
     };
@@ -62,9 +71,13 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
         }
         from = to;
     }
+    // No short text tells of all others, but a pattern does of what it never holds.
+    let space = |byte: &u8| *byte == b' ';
+    let line = |byte: &u8| *byte == b'\n';
     Cuts {
         words: !letter_ends
             && !words_crossed
+            && !tokenizer.may_join(u8::is_ascii_alphabetic, space)
             && befores.iter().all(|before| {
                 ["", "'s"].iter().all(|end| {
                     let after_a = [" ab", " Ab", " a b", " a'", " aé", " a\n"];
@@ -74,17 +87,21 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
             }),
         lines: !letter_ends
             && !lines_crossed
+            && !tokenizer.may_join(line, u8::is_ascii_alphabetic)
             && befores.iter().all(|before| {
                 holds(&format!("{before}\n"), &["ab", "Ab", "a b", "a'", "aé", "a\n"])
             }),
-        pieces: !graphic_ends && !spaces_crossed && {
-            let afters = [" ab", " Ab", " a'", " aé", " a\n", " 7a", " 77777", " 7 "];
-            let after = |before: &str, graphic: char| holds(&format!("{before}{graphic}"), &afters);
-            let near = befores.iter().take_while(|before| before.chars().count() < 2);
-            near.clone().all(|before| ('!'..='~').all(|graphic| after(before, graphic)))
-                && befores.iter().all(|before| {
-                    ['a', 'Z', '7', '.', '\'', ','].iter().all(|last| after(before, *last))
-                })
-        },
+        pieces: !graphic_ends
+            && !spaces_crossed
+            && !tokenizer.may_join(u8::is_ascii_graphic, space)
+            && (b'0'..=b'z').filter(u8::is_ascii_alphanumeric).map(char::from).all(|first| {
+                let mut texts = ["", "a", "B", "7", ".", " ", "\n", "é"].into_iter();
+                texts.all(|more| tokenizer.begins_word(&format!(" {first}{more}")))
+            })
+            && befores.iter().all(|before| {
+                let afters = [" ab", " Ab", " a'", " aé", " a\n", " 7a", " 77777", " 7 "];
+                let mut lasts = ['a', 'Z', '7', '.', '\'', ','].into_iter();
+                lasts.all(|last| holds(&format!("{before}{last}"), &afters))
+            }),
     }
 }

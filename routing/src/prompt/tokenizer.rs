@@ -359,6 +359,19 @@ impl Tokenizer {
         stop
     }
 
+    /// Whether a word may hold an ASCII character of the first kind and right after it one of the
+    /// second, as far as patterns tell.
+    #[cfg(feature = "preprocess")]
+    pub(super) fn may_join(&self, first: fn(&u8) -> bool, second: fn(&u8) -> bool) -> bool {
+        self.splits.iter().any(|split| split.may_join(first, second))
+    }
+
+    /// Whether a word begins with this text in whatever text it stands.
+    #[cfg(feature = "preprocess")]
+    pub(super) fn begins_word(&self, text: &str) -> bool {
+        self.splits.last().is_some_and(|last| last.match_at(self.table, text, 0).is_some())
+    }
+
     /// The words that a text without added tokens falls into.
     #[cfg(feature = "preprocess")]
     pub(super) fn words(&self, text: &str) -> Vec<(usize, usize)> {

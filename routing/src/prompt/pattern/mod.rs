@@ -41,6 +41,11 @@ impl Class {
         half >> (byte & 63) & 1 == 1
     }
 
+    #[cfg(feature = "preprocess")]
+    fn has(&self, kind: fn(&u8) -> bool) -> bool {
+        (0..128).any(|byte| kind(&byte) && self.holds_ascii(byte))
+    }
+
     fn finish(mut self, table: &CharTable) -> Self {
         for byte in 0..128u8 {
             let char = char::from(byte);
@@ -71,6 +76,42 @@ struct Item {
     min: usize,
     max: usize,
     possessive: bool,
+}
+
+#[cfg(feature = "preprocess")]
+impl Item {
+    fn may_be_nothing(&self) -> bool {
+        self.min == 0 || matches!(self.atom, Atom::NoWordNext)
+    }
+
+    /// Whether it may begin or end with such a character.
+    fn edges(&self, kind: fn(&u8) -> bool) -> bool {
+        match &self.atom {
+            Atom::Class(class) => class.has(kind),
+            Atom::Words(words) => words.iter().any(|word| word.iter().any(|set| has(set, kind))),
+            Atom::NoWordNext => false,
+        }
+    }
+
+    /// Whether it may hold one and then the other.
+    fn joins(&self, first: fn(&u8) -> bool, second: fn(&u8) -> bool) -> bool {
+        match &self.atom {
+            Atom::Class(class) => self.max > 1 && class.has(first) && class.has(second),
+            Atom::Words(words) => words.iter().any(|word| {
+                self.max > 1 && word.iter().any(|set| has(set, first) || has(set, second))
+                    || word.windows(2).any(|pair| match pair {
+                        [one, other] => has(one, first) && has(other, second),
+                        _ => false,
+                    })
+            }),
+            Atom::NoWordNext => false,
+        }
+    }
+}
+
+#[cfg(feature = "preprocess")]
+fn has(set: &[char], kind: fn(&u8) -> bool) -> bool {
+    set.iter().any(|char| u8::try_from(*char).is_ok_and(|byte| byte.is_ascii() && kind(&byte)))
 }
 
 /// A compiled pattern.
@@ -105,6 +146,25 @@ impl Pattern {
             })
             .collect();
         Ok(Self { alternatives, first })
+    }
+
+    /// Whether a match may hold an ASCII character of the first kind and right after it one of the
+    /// second. It goes by the pattern alone, so that some of those that may never do.
+    #[cfg(feature = "preprocess")]
+    pub(super) fn may_join(&self, first: fn(&u8) -> bool, second: fn(&u8) -> bool) -> bool {
+        self.alternatives.iter().any(|items| {
+            items.iter().enumerate().any(|(at, item)| {
+                let mut next = items.iter().skip(at + 1);
+                item.joins(first, second)
+                    || item.edges(first)
+                        && next
+                            .find_map(|next| {
+                                let meets = next.edges(second);
+                                (meets || !next.may_be_nothing()).then_some(meets)
+                            })
+                            .unwrap_or(false)
+            })
+        })
     }
 
     /// The end of the match that starts at `at`, if one does.
@@ -279,6 +339,31 @@ mod tests {
     #[test]
     fn possessive_repeats_do_not_give_back() {
         assert_eq!(split(r"[ab]++b|c", "aabc"), ["aab", "c"]);
+    }
+
+    #[cfg(feature = "preprocess")]
+    #[test]
+    fn what_a_match_may_join_is_told_by_the_pattern() {
+        let joins = |pattern: &str| {
+            let pattern = Pattern::compile(pattern, CharTable::shared()).unwrap();
+            pattern.may_join(u8::is_ascii_graphic, |byte| *byte == b' ')
+        };
+        assert!(!joins(LLAMA));
+        assert!(!joins(r" ?\p{L}+| +|\s+(?!\S)"));
+        for crossing in [
+            "[xyz] [xyz]",
+            r"(?:z z|of the)",
+            r"[a-z]{5,} [a-z]+",
+            r"--[ ]\p{L}+",
+            r"\p{P}{5,} ?",
+            r"\p{L}++[0-9]* ?",
+            r"[^a]+",
+            r"\p{Lm}\p{L}* ?",
+            r"[^\s\p{L}\p{N}]+(?!\S) ",
+        ] {
+            assert!(joins(crossing), "{crossing}");
+            assert!(joins(&format!("{LLAMA}|{crossing}")), "{crossing}");
+        }
     }
 
     #[test]
