@@ -28,11 +28,6 @@ impl HeaderList {
         })
     }
 
-    /// Whether there is such a header, if an empty one.
-    pub fn has(&self, name: &str) -> bool {
-        self.iter().any(|(at, _)| at.eq_ignore_ascii_case(name.as_bytes()))
-    }
-
     /// A header's value, whatever the case of its name. Several of one name come joined by commas,
     /// which no single one of them can be mistaken for. `None` for none, and for an empty one.
     pub fn get(&self, name: &str) -> Option<Cow<'_, [u8]>> {
@@ -69,7 +64,6 @@ mod tests {
         assert_eq!(list.text("A").as_deref(), Some("1"));
         assert_eq!(list.text("x-zone").as_deref(), Some("eu,us"), "neither zone");
         assert_eq!((list.text("empty"), list.text("b")), (None, None));
-        assert_eq!(["EMPTY", "b"].map(|name| list.has(name)), [true, false]);
         assert_eq!(HeaderList::default().iter().count(), 0);
     }
 

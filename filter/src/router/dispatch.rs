@@ -348,7 +348,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
     Told {
         cluster: route.cluster.to_owned(),
         rank: first.and_then(|replica| replica.rank),
-        hash: if route.replicas.is_empty() { hex(route.ring_key) } else { String::new() },
+        hash: if ticket.named.names().is_empty() { hex(route.ring_key) } else { String::new() },
         slot: first.map(|replica| replica.slot),
         explain: route.explain(world),
         last_key: route.last_key,

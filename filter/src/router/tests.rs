@@ -9,8 +9,7 @@ use warmpath_proto::v1::{
 use warmpath_routing::decision::{Degrade, Reason};
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prefix_map::Layout;
-use warmpath_routing::prompt::Api;
-use warmpath_routing::prompt::{ModelFiles, preprocess};
+use warmpath_routing::prompt::{Api, ModelFiles, preprocess};
 
 use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
 use super::prompts::Loaded;

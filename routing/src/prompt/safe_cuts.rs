@@ -1,7 +1,8 @@
 //! Which cuts are safe for a tokenizer.
 //!
 //! A cut is safe if nothing on one side of it can change the ids of the other. SentencePiece's kind
-//! is safe where no token can be made across; the byte-level kind where words end, which is tried.
+//! is safe where no token can be made across; the byte-level kind where words end, which its
+//! patterns tell, and trials.
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -29,14 +30,15 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
     let words_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_alphabetic()));
     let lines_crossed = crosses(|w| matches!(w, [b'\n', a] if a.is_ascii_alphabetic()));
     let spaces_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_graphic()));
-    let graphic_ends = normalized().any(|token| {
-        token.rstrip && token.content.ends_with(|char: char| char.is_ascii_graphic())
-            || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphanumeric())
-    });
-    let letter_ends = normalized().any(|token| {
-        token.rstrip && token.content.ends_with(|char: char| char.is_ascii_alphabetic())
-            || token.lstrip && token.content.starts_with(|char: char| char.is_ascii_alphabetic())
-    });
+    // White space that a token takes beside it may be what a cut is at.
+    let strips = |after: fn(&char) -> bool, before: fn(&char) -> bool| {
+        normalized().any(|token| {
+            token.rstrip && token.content.ends_with(|char| after(&char))
+                || token.lstrip && token.content.starts_with(|char| before(&char))
+        })
+    };
+    let graphic_ends = strips(char::is_ascii_graphic, char::is_ascii_alphanumeric);
+    let letter_ends = strips(char::is_ascii_alphabetic, char::is_ascii_alphabetic);
     if let Some(joins) = tokenizer.joins() {
         let apart = |left: fn(u8) -> u8, right: fn(u8) -> u8| {
             (b'A'..=b'z')
