@@ -1,8 +1,11 @@
 //! The quick start's ports, and free ones in their place.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::TcpListener;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 
@@ -39,7 +42,7 @@ impl Ports {
             FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT
         })
         .take(usize::from(COUNT))
-        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        .filter(|port| try_port(*port).is_ok());
         Self::all()
             .map(|port| Ok((port, candidates.next().context("no free port")?)))
             .collect::<anyhow::Result<_>>()
@@ -53,7 +56,7 @@ impl Ports {
     pub fn check_free(&self, engines: bool) -> anyhow::Result<()> {
         let engine = |port: &u16| ENGINE.iter().any(|first| (*first..*first + 4).contains(port));
         for (_, port) in self.0.iter().filter(|(name, _)| engines || !engine(name)) {
-            TcpListener::bind(("127.0.0.1", *port)).with_context(|| {
+            try_port(*port).with_context(|| {
                 format!("port {port} is taken: is another quick start running? End it first")
             })?;
         }
@@ -98,6 +101,22 @@ impl Ports {
     }
 }
 
+/// Held while a port is tried and while a program is started: a new process has a copy of all
+/// sockets until its program runs, so that a port only tried would still be taken.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// An error if something listens on the port.
+fn try_port(port: u16) -> io::Result<()> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    TcpListener::bind(("127.0.0.1", port)).map(drop)
+}
+
+/// Starts a program without keeping a port taken that another thread tries.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
 /// Replaces a number where it stands alone.
 fn replace_number(text: &str, from: &str, to: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -113,4 +132,24 @@ fn replace_number(text: &str, from: &str, to: &str) -> String {
     }
     out.push_str(rest);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_being_started_takes_no_port() {
+        let starts = std::thread::spawn(|| {
+            for _ in 0..500 {
+                let ended = spawn(&mut Command::new("true")).and_then(|mut child| child.wait());
+                assert!(ended.is_ok_and(|status| status.success()));
+            }
+        });
+        while !starts.is_finished() {
+            let checked = Ports::free().and_then(|ports| ports.check_free(true));
+            assert!(checked.is_ok(), "{checked:?}");
+        }
+        assert!(starts.join().is_ok());
+    }
 }

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 
+use crate::ports::spawn;
+
 /// A running program whose output goes to a file.
 #[derive(Debug)]
 pub struct Process {
@@ -23,8 +25,7 @@ impl Process {
         let log = dir.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log)?;
         command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-        let child = command
-            .spawn()
+        let child = spawn(command)
             .with_context(|| format!("{name}: can't start {}", command.get_program().display()))?;
         Ok(Self { name: name.into(), log, child })
     }
