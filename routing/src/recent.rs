@@ -24,6 +24,12 @@ const DEPTHS: [usize; 26] = [
     2_048, 3_072, 4_096, 6_144, 8_192,
 ];
 
+/// An end that is at most so many blocks above what is remembered or held anyway, and at most this
+/// part of the prompt, is left out: those who share it meet by what is below it, and it is little to
+/// prefill.
+const LITTLE: usize = 8;
+const LITTLE_SHARE: usize = 16;
+
 /// Replicas that are remembered for one key, the newest first: more than one only where a bound
 /// parted a burst.
 const HOLDERS: usize = 2;
@@ -53,7 +59,11 @@ impl Recent {
     pub fn sent(&mut self, keys: &[Key], known: usize, slot: u16, now_ms: u64) {
         self.forget(now_ms);
         let until_ms = now_ms.saturating_add(HOLD_MS);
-        for (depth, place) in depths(keys.len()).filter(|(depth, _)| *depth > known) {
+        let end = keys.len();
+        let below = depths(end).nth(1).map_or(0, |(depth, _)| depth).max(known);
+        let little = end.saturating_sub(below) <= LITTLE.min(end / LITTLE_SHARE);
+        let all = depths(end).skip(usize::from(little));
+        for (depth, place) in all.filter(|(depth, _)| *depth > known) {
             let Some(key) = depth.checked_sub(1).and_then(|at| keys.get(at)) else { continue };
             let held = self.keys.entry(*key).or_default();
             if held.iter().any(|held| held.slot == slot && held.until_ms > now_ms) {
@@ -207,14 +217,31 @@ mod tests {
         assert!(recent.keys.is_empty());
         recent.sent(&keys(1, 20), 16, 3, 1_000);
         assert_eq!(recent.keys.len(), 1, "the last alone");
+
+        // What is little beside a prompt isn't worth it either.
+        let long = keys(2, 200);
+        for (blocks, known, ends) in [
+            (121, 118, 0), // 48 tokens
+            (121, 114, 0),
+            (121, 113, 1), // 128 tokens, more than a sixteenth
+            (200, 192, 0),
+            (200, 191, 1), // 192 blocks, to which 8 are little
+            (17, 16, 0),
+            (15, 14, 1),
+            (1, 0, 1),
+        ] {
+            let mut recent = Recent::default();
+            recent.sent(&long[..blocks], known, 3, 1_000);
+            assert_eq!(recent.keys.len(), ends, "{blocks} blocks, {known} known");
+        }
     }
 
     #[test]
     fn an_end_is_found_by_those_that_pass_and_those_that_end_there() {
         let one = keys(1, 200);
-        for ends_at in [1, 5, 16, 100, 192] {
+        for (ends_at, known) in [(1, 0), (5, 4), (16, 14), (95, 80), (192, 180)] {
             let mut recent = Recent::default();
-            recent.sent(&one[..ends_at], ends_at - 1, 3, 1_000);
+            recent.sent(&one[..ends_at], known, 3, 1_000);
             assert_eq!(found(&recent, &one[..ends_at], 1_001), [(3, ends_at as u32)]);
             let passed = DEPTHS.contains(&ends_at);
             assert_eq!(!found(&recent, &one, 1_001).is_empty(), passed, "{ends_at}");
