@@ -4,6 +4,8 @@
 //! `usage` is looked for in them when the answer has ended. It stands at the end of a JSON answer,
 //! and in the last chunk before `[DONE]` of a stream.
 
+use std::borrow::Cow;
+
 /// Bytes of the end of an answer that are kept. vLLM's `usage` is about 200 bytes long, with a few
 /// short fields after it.
 pub const TAIL_BYTES: usize = 2_048;
@@ -35,8 +37,14 @@ pub enum Reported {
 
 impl Tail {
     /// Takes the end of a piece; of a long one only its last [`TAIL_BYTES`] matter.
-    pub fn push(&mut self, piece: &[u8]) {
-        let piece = piece.get(piece.len().saturating_sub(TAIL_BYTES)..).unwrap_or(piece);
+    pub fn push<'a>(&mut self, piece: impl Into<Cow<'a, [u8]>>) {
+        let piece = piece.into();
+        if self.0.is_empty() && piece.len() <= TAIL_BYTES {
+            // Most answers come in one piece.
+            self.0 = piece.into_owned();
+            return;
+        }
+        let piece = piece.get(piece.len().saturating_sub(TAIL_BYTES)..).unwrap_or(&piece);
         let keep = TAIL_BYTES - piece.len();
         if self.0.len() > keep {
             self.0.drain(..self.0.len() - keep);
@@ -102,12 +110,17 @@ fn number(bytes: &[u8]) -> Option<u32> {
     std::str::from_utf8(bytes.get(..digits)?).ok()?.parse().ok()
 }
 
+// To compare all is a call in wasm.
+fn is(window: &[u8], name: &[u8]) -> bool {
+    window.first() == name.first() && window == name
+}
+
 fn find(bytes: &[u8], name: &[u8]) -> Option<usize> {
-    bytes.windows(name.len()).position(|window| window == name)
+    bytes.windows(name.len()).position(|window| is(window, name))
 }
 
 fn rfind(bytes: &[u8], name: &[u8]) -> Option<usize> {
-    bytes.windows(name.len()).rposition(|window| window == name)
+    bytes.windows(name.len()).rposition(|window| is(window, name))
 }
 
 #[cfg(test)]

@@ -174,19 +174,20 @@ impl Headers {
     }
 }
 
-/// A property of the stream or the node, as the host serialises it.
+/// A property of the stream or the node, as the host serialises it. `path`: its names, a NUL between
+/// them.
 ///
 /// # Errors
 /// The host's.
-pub fn property(path: &[&str]) -> Result<Option<Vec<u8>>> {
-    found("get_property", raw::property(path.join("\0").as_bytes()))
+pub fn property(path: &str) -> Result<Option<Vec<u8>>> {
+    found("get_property", raw::property(path.as_bytes()))
 }
 
 /// A property that is a whole number.
 ///
 /// # Errors
 /// The host's.
-pub fn number(path: &[&str]) -> Result<Option<u64>> {
+pub fn number(path: &str) -> Result<Option<u64>> {
     let bytes = property(path)?;
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
 }

@@ -1,5 +1,7 @@
 //! An answer as it passes: who gave it, when it began, and what its end says.
 
+use std::borrow::Cow;
+
 use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{TAIL_BYTES, Tail, Usage};
 
@@ -17,7 +19,7 @@ pub(super) struct Watch {
     pub(super) stream: bool,
     pub(super) begun: bool,
     /// Its end is still to be read.
-    read: bool,
+    pub(super) read: bool,
 }
 
 impl Watch {
@@ -30,16 +32,15 @@ impl Watch {
         self.stream = kind.starts_with(b"text/event-stream");
         // Of compressed bytes nothing can be read. Only what engines say themselves counts.
         let plain = headers.get("content-encoding").is_none_or(|how| *how == *b"identity");
-        let upstream =
-            Some(property(&["upstream", "address"])?).filter(|address| !address.is_empty());
+        let upstream = Some(property("upstream\0address")?).filter(|address| !address.is_empty());
         let as_foreseen = upstream.is_some() && upstream.as_deref() == foreseen;
         // Each question costs. What Envoy itself answers in an engine's place, having tried it, is
         // no 200, but to gRPC.
         let readable = self.stream || kind.starts_with(b"application/json");
         let details = if status == 200 && as_foreseen && readable {
-            "via_upstream".into()
+            Cow::Borrowed("via_upstream")
         } else {
-            property(&["response", "code_details"])?
+            Cow::Owned(property("response\0code_details")?)
         };
         let of_engine = details == "via_upstream";
         self.read = of_engine && plain && status == 200 && readable;
@@ -47,7 +48,7 @@ impl Watch {
         let attempts = if of_engine && as_foreseen {
             1
         } else {
-            host::number(&["upstream", "request_attempt_count"])?.unwrap_or(1) as usize
+            host::number("upstream\0request_attempt_count")?.unwrap_or(1) as usize
         };
         Ok(Answer {
             orca: if orca { report(&headers)? } else { None },
@@ -64,7 +65,7 @@ impl Watch {
     pub(super) fn piece(&mut self, size: usize) -> host::Result<()> {
         if self.read && size > 0 {
             let start = size.saturating_sub(TAIL_BYTES);
-            self.tail.push(&host::response_body(start, TAIL_BYTES)?);
+            self.tail.push(host::response_body(start, TAIL_BYTES)?);
         }
         Ok(())
     }
@@ -87,6 +88,6 @@ fn report(headers: &HeaderList) -> host::Result<Option<Orca>> {
     Ok(Orca::parse(&value))
 }
 
-fn property(path: &[&str]) -> host::Result<String> {
+fn property(path: &str) -> host::Result<String> {
     Ok(host::property(path)?.map(super::exchange::text).unwrap_or_default())
 }

@@ -15,7 +15,6 @@ impl Request for Asking<'_> {
     }
 
     fn property(&self, path: &[String]) -> Option<String> {
-        let path: Vec<&str> = path.iter().map(String::as_str).collect();
-        host::property(&path).ok().flatten().filter(|value| !value.is_empty()).map(text)
+        host::property(&path.join("\0")).ok().flatten().filter(|value| !value.is_empty()).map(text)
     }
 }

@@ -196,6 +196,6 @@ impl Service {
 }
 
 fn node_id() -> String {
-    let id = host::property(&["node", "id"]).ok().flatten().unwrap_or_default();
+    let id = host::property("node\0id").ok().flatten().unwrap_or_default();
     String::from_utf8(id).unwrap_or_default()
 }

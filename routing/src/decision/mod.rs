@@ -12,7 +12,7 @@ mod outcome;
 pub use local::Local;
 pub use outcome::{Degrade, Outcome, Reason, Refusal, Route};
 
-use crate::cost::{Cost, Way, cached_tokens};
+use crate::cost::{Cost, CostModel, Way, cached_tokens};
 use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
@@ -61,6 +61,44 @@ struct Candidate<'a> {
 impl Candidate<'_> {
     fn busy(&self) -> u32 {
         self.load.in_flight.max(self.load.waiting.saturating_add(self.load.running))
+    }
+
+    /// Gives it its cost, by what it holds of the prefix and what is on its way there; whether it
+    /// holds something.
+    fn price(
+        &mut self,
+        prices: &CostModel,
+        way: Way,
+        prompt_tokens: u32,
+        [matches, hoped]: [&Matches; 2],
+    ) -> bool {
+        let replica = self.replica;
+        let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
+        let on_gpu = matches.blocks(replica.slot);
+        self.cached = tokens(on_gpu);
+        // What was sent there a moment ago is on the GPU by now, or on its way to it.
+        let soon = self.cached.max(tokens(hoped.blocks(replica.slot)));
+        let mut holds = on_gpu > 0;
+        let mut bringing = 0.0;
+        // A shared store is believed for the sake of others too: not where events are missing.
+        let tiers = replica.tiers.iter().filter(|_| replica.state == ReplicaState::Ready);
+        for tier in tiers {
+            let blocks = matches.blocks(tier.slot);
+            holds |= blocks > 0;
+            let held = tokens(blocks);
+            if held > self.cached {
+                bringing += prices.load(tier.medium, held.saturating_sub(soon.max(self.cached)));
+                self.offloaded += held - self.cached;
+                self.tier = Some(tier.medium);
+                self.cached = held;
+            }
+        }
+        self.hoped = self.cached.max(soon);
+        let uncached = prompt_tokens.saturating_sub(self.hoped);
+        self.cost = prices.cost(self.hoped, uncached, way, &self.load);
+        self.cost.load = bringing;
+        self.base = prices.prefill_base_ms;
+        holds
     }
 }
 
@@ -156,7 +194,7 @@ pub fn decide_with<'a>(
         region: pool.region,
         pool: pool.name,
         cluster: pool.cluster,
-        replicas: named(policy, &candidates),
+        replicas: named(policy, world, &candidates),
         reason,
         degrade,
         spilled,
@@ -279,56 +317,29 @@ fn price(
     local: &Local<'_>,
     pools: &[Reachable<'_>],
     prompt_tokens: u32,
-    [matches, hoped]: [&Matches; 2],
+    held: [&Matches; 2],
     candidates: &mut [Candidate<'_>],
 ) -> usize {
-    let price = |pool: &Reachable<'_>| local.prices.get(pool.name).unwrap_or(&policy.cost);
-    let prices: Vec<_> = pools.iter().map(|pool| (pool.way, price(pool))).collect();
     let mut holders = 0;
-    for candidate in candidates {
-        let replica = candidate.replica;
-        let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
-        let Some((way, prices)) = prices.get(candidate.pool) else { continue };
-        let on_gpu = matches.blocks(replica.slot);
-        candidate.cached = tokens(on_gpu);
-        // What was sent there a moment ago is on the GPU by now, or on its way to it.
-        let soon = candidate.cached.max(tokens(hoped.blocks(replica.slot)));
-        let mut holds = on_gpu > 0;
-        let mut bringing = 0.0;
-        // A shared store is believed for the sake of others too: not where events are missing.
-        let tiers = replica.tiers.iter().filter(|_| replica.state == ReplicaState::Ready);
-        for tier in tiers {
-            let blocks = matches.blocks(tier.slot);
-            holds |= blocks > 0;
-            let held = tokens(blocks);
-            if held > candidate.cached {
-                bringing +=
-                    prices.load(tier.medium, held.saturating_sub(soon.max(candidate.cached)));
-                candidate.offloaded += held - candidate.cached;
-                candidate.tier = Some(tier.medium);
-                candidate.cached = held;
-            }
+    for (at, pool) in pools.iter().enumerate() {
+        let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
+        for candidate in candidates.iter_mut().filter(|candidate| candidate.pool == at) {
+            holders += usize::from(candidate.price(prices, pool.way, prompt_tokens, held));
         }
-        holders += usize::from(holds);
-        candidate.hoped = candidate.cached.max(soon);
-        let uncached = prompt_tokens.saturating_sub(candidate.hoped);
-        candidate.cost = prices.cost(candidate.hoped, uncached, *way, &candidate.load);
-        candidate.cost.load = bringing;
-        candidate.base = prices.prefill_base_ms;
     }
     holders
 }
 
 /// The endpoints for Envoy, best first, each once.
-fn named(policy: &Policy, candidates: &[Candidate<'_>]) -> Vec<usize> {
-    let mut seen: Vec<&str> = Vec::with_capacity(policy.endpoints);
+fn named(policy: &Policy, world: &World, candidates: &[Candidate<'_>]) -> Vec<usize> {
     let mut named = Vec::with_capacity(policy.endpoints);
     for candidate in candidates {
         if named.len() >= policy.endpoints {
             break;
         }
-        if !seen.contains(&candidate.replica.endpoint.as_str()) {
-            seen.push(&candidate.replica.endpoint);
+        let endpoint = &candidate.replica.endpoint;
+        let is_it = |at: &usize| world.replicas.get(*at).is_some_and(|r| r.endpoint == *endpoint);
+        if !named.iter().any(is_it) {
             named.push(candidate.index);
         }
     }
