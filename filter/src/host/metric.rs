@@ -6,15 +6,21 @@ use proxy_wasm::types::MetricType;
 
 use super::raw;
 
-/// Values of histograms that are kept from one tick to the next; more than these a histogram doesn't
-/// need.
-const MOST_VALUES: usize = 256;
+/// Values of histograms that are kept from one tick to the next: hundreds a second, which is what a
+/// distribution needs. To tell Envoy one costs about as much as to measure one.
+const MOST_VALUES: usize = 16;
+
+/// With so many tells a gauge is told whether it changed or not: another VM may have written to it.
+const GAUGES_EVERY: u32 = 20;
 
 /// What was counted and Envoy was not told yet. A request counts some ten things, and a call out of
 /// the VM for each would be dearer than the counting.
 #[derive(Debug, Default)]
 struct Untold {
     lines: Vec<Line>,
+    gauges: Vec<Value>,
+    /// How often Envoy was told.
+    tells: u32,
     /// Histograms of Envoy's, and values.
     values: Vec<(u32, u64)>,
 }
@@ -25,6 +31,15 @@ struct Line {
     /// Envoy's; `None` where it refused the metric.
     id: Option<u32>,
     by: u64,
+}
+
+#[derive(Debug)]
+struct Value {
+    name: String,
+    /// Envoy's; `None` where it refused the metric.
+    id: Option<u32>,
+    now: Option<u64>,
+    told: Option<u64>,
 }
 
 impl Untold {
@@ -43,8 +58,27 @@ impl Untold {
         }
     }
 
+    /// The same for gauges.
+    fn gauge(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
+        self.gauges.iter().position(|gauge| gauge.name == name).unwrap_or_else(|| {
+            let gauge = Value { name: name.to_owned(), id: define(name), now: None, told: None };
+            self.gauges.push(gauge);
+            self.gauges.len() - 1
+        })
+    }
+
+    fn set(&mut self, place: usize, value: u64) {
+        if let Some(gauge) = self.gauges.get_mut(place) {
+            gauge.now = Some(value);
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.values.len() < MOST_VALUES
+    }
+
     fn record(&mut self, id: u32, value: u64) {
-        if self.values.len() < MOST_VALUES {
+        if self.has_room() {
             self.values.push((id, value));
         }
     }
@@ -54,6 +88,14 @@ impl Untold {
             let by = std::mem::take(&mut line.by);
             if let Some(id) = line.id {
                 increment(id, by);
+            }
+        }
+        let all = self.tells.is_multiple_of(GAUGES_EVERY);
+        self.tells = self.tells.wrapping_add(1);
+        for gauge in self.gauges.iter_mut().filter(|gauge| all || gauge.told != gauge.now) {
+            gauge.told = gauge.now;
+            if let (Some(id), Some(value)) = (gauge.id, gauge.now) {
+                record(id, value);
             }
         }
         self.values.drain(..).for_each(|(id, value)| record(id, value));
@@ -80,9 +122,9 @@ pub fn tell_metrics() {
 #[derive(Clone, Copy, Debug)]
 pub struct Counter(usize);
 
-/// A metric of Envoy's, which is a value of now.
+/// A metric of Envoy's, which is a value of now. Envoy is told with the next [`tell_metrics`].
 #[derive(Clone, Copy, Debug)]
-pub struct Gauge(Option<u32>);
+pub struct Gauge(usize);
 
 /// A metric of Envoy's, which is a distribution. Envoy is told with the next [`tell_metrics`], of as
 /// many values as make one out.
@@ -111,14 +153,13 @@ impl Counter {
 impl Gauge {
     /// Defines the metric; one that Envoy refuses shows nothing.
     pub fn define(name: &str) -> Self {
-        Self(metric(MetricType::Gauge, name))
+        let define = |name: &str| metric(MetricType::Gauge, name);
+        Self(UNTOLD.with_borrow_mut(|untold| untold.gauge(name, define)))
     }
 
     /// Sets it.
     pub fn set(self, value: u64) {
-        if let Some(id) = self.0 {
-            let _ = raw::record_metric(id, value);
-        }
+        UNTOLD.with_borrow_mut(|untold| untold.set(self.0, value));
     }
 }
 
@@ -126,6 +167,11 @@ impl Histogram {
     /// Defines the metric; one that Envoy refuses shows nothing.
     pub fn define(name: &str) -> Self {
         Self(metric(MetricType::Histogram, name))
+    }
+
+    /// Whether another value is wanted before the next [`tell_metrics`].
+    pub fn has_room(self) -> bool {
+        self.0.is_some() && UNTOLD.with_borrow(Untold::has_room)
     }
 
     /// Adds a value.
@@ -165,15 +211,39 @@ mod tests {
         for value in 0..2 * MOST_VALUES as u64 {
             untold.record(9, value);
         }
+        assert!(!untold.has_room());
         values.clear();
         untold.tell(|_, _| {}, |id, value| values.push((id, value)));
-        assert_eq!((values.len(), values.last()), (MOST_VALUES, Some(&(9, 255))));
+        let last = MOST_VALUES as u64 - 1;
+        assert_eq!((values.len(), values.last()), (MOST_VALUES, Some(&(9, last))));
+        assert!(untold.has_room());
         untold.tell(|_, _| {}, |_, _| panic!("they were told"));
+    }
+
+    #[test]
+    fn gauges_are_told_when_they_change_and_now_and_then() {
+        let mut untold = Untold::default();
+        let place = untold.gauge("g", |_| Some(7));
+        assert_eq!(untold.gauge("g", |_| panic!("it is defined already")), place);
+        let mut tell = |value: Option<u64>| {
+            if let Some(value) = value {
+                untold.set(place, value);
+            }
+            let mut told = Vec::new();
+            untold.tell(|_, _| panic!("no counter"), |id, value| told.push((id, value)));
+            told
+        };
+        assert_eq!(tell(None), [], "nothing is known yet");
+        assert_eq!(tell(Some(0)), [(7, 0)]);
+        assert_eq!((tell(Some(0)), tell(Some(3)), tell(None)), (vec![], vec![(7, 3)], vec![]));
+        let more: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(Some(3))).collect();
+        assert_eq!(more, [(7, 3)], "another VM may have written to it");
     }
 
     #[test]
     fn without_a_host_nothing_fails() {
         Counter::define("x").add(1);
+        Gauge::define("x").set(1);
         tell_metrics();
     }
 }

@@ -8,6 +8,7 @@ mod here;
 mod metrics;
 mod prompts;
 mod response;
+mod sample;
 mod ticket;
 mod view;
 mod waiting;
@@ -103,10 +104,13 @@ impl Router {
         let mut dispatch = self.dispatch.try_borrow_mut().ok()?;
         let start = host::now_nanos().unwrap_or(0);
         let mut decided = dispatch.decide(asked, start / 1_000_000);
-        let end = host::now_nanos().unwrap_or(start);
-        dispatch.metrics().decide_us.record(end.saturating_sub(start) / 1_000);
         if let Decided::Route(told) = &mut decided {
-            told.ticket.sent_ns = end;
+            told.ticket.sent_ns = start;
+        }
+        let decide_us = dispatch.metrics().decide_us;
+        if decide_us.has_room() {
+            let end = host::now_nanos().unwrap_or(start);
+            decide_us.record(end.saturating_sub(start) / 1_000);
         }
         Some(decided)
     }

@@ -24,7 +24,7 @@ pub(super) struct Ticket {
     /// What the decision reckoned with.
     pub(super) queued: u32,
     pub(super) rtt_ms: f64,
-    /// When it was sent, and when the first token came, in nanoseconds since 1970.
+    /// When it was decided on, and when the first token came, in nanoseconds since 1970.
     pub(super) sent_ns: u64,
     pub(super) first_token_ns: Option<u64>,
 }
