@@ -68,6 +68,11 @@ impl Health {
         self.0.remove(&name);
     }
 
+    /// Whether it failed when it was last heard of.
+    pub fn doubts(&self, name: u64) -> bool {
+        self.0.contains_key(&name)
+    }
+
     /// Forgets replicas that are no more.
     pub fn retain(&mut self, known: impl Fn(u64) -> bool) {
         self.0.retain(|name, _| known(*name));
@@ -93,9 +98,10 @@ mod tests {
     #[test]
     fn failures_in_a_row_eject_for_longer_each_time() {
         let (mut health, rule) = (Health::default(), Ejection::default());
-        assert!(!health.failed(&rule, 1, 0));
+        assert!(!health.failed(&rule, 1, 0) && health.doubts(1));
         assert!(!health.failed(&rule, 1, 0));
         health.served(1);
+        assert!(!health.doubts(1));
         for now in [0, 10] {
             assert!(!health.failed(&rule, 1, now), "a success in between");
         }

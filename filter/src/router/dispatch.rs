@@ -16,6 +16,7 @@ use super::fresher::Fresher;
 use super::here::Here;
 use super::metrics::Metrics;
 use super::prompts::{Loaded, Prompts, Read, Requested};
+use super::sample::Sample;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
@@ -87,6 +88,7 @@ pub(super) struct Dispatch<D> {
     here: Here,
     fresher: Fresher,
     feedback: Feedback,
+    sample: Sample,
     prompts: Rc<RefCell<Prompts>>,
     metrics: Metrics,
 }
@@ -99,6 +101,7 @@ impl<D: Data> Dispatch<D> {
             here: Here::new(id),
             fresher: Fresher::default(),
             feedback: Feedback::define(),
+            sample: Sample::default(),
             map: Map(data),
             hints: RefCell::default(),
             view: View::default(),
@@ -156,14 +159,14 @@ impl<D: Data> Dispatch<D> {
             log::error!("router: {error}");
         }
         self.metrics.totals(self.here.totals(now_ms));
+        self.sample.tick();
         let data = &self.map.0;
         self.view.look(now_ms, self.config.policy.stale_after_ms);
         let mut prompts = self.prompts.borrow_mut();
-        let start = host::now_ms();
         match prompts.load_one(&self.view, data, self.config.shell.memo_bytes) {
             Loaded::Nothing => {}
             Loaded::Ready(name) => {
-                let ms = host::now_ms().saturating_sub(start);
+                let ms = host::now_ms().saturating_sub(now_ms);
                 log::info!("router: tokenizer of {name} loaded in {ms} ms");
             }
             Loaded::Refused(name, why) => {
@@ -230,6 +233,11 @@ impl<D: Data> Dispatch<D> {
             self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
         Decided::Route(told)
+    }
+
+    /// Whether to look into the answer to this request: into all of a replica that failed of late.
+    pub(super) fn looks_into(&mut self, ticket: &Ticket) -> bool {
+        ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
     }
 
     /// The headers of an answer have come: who served, and who failed before.

@@ -352,12 +352,18 @@ impl Flow {
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
         if let Some(ticket) = &mut self.ticket {
-            match self.watch.begin(ticket.named.foreseen(), self.orca) {
-                Ok(answer) => {
-                    self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+            let mut looks = false;
+            self.router.with(|all| looks = all.looks_into(ticket));
+            // The client must not see an engine's load report.
+            if looks || self.orca {
+                match self.watch.begin(ticket.named.foreseen(), self.orca) {
+                    Ok(answer) => {
+                        self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+                    }
+                    Err(error) => log::debug!("router: {error}"),
                 }
-                Err(error) => log::debug!("router: {error}"),
             }
+            self.watch.read &= looks;
             if end {
                 self.finish();
             }
@@ -371,7 +377,8 @@ impl Flow {
         if !self.watch.begun && size > 0 {
             self.watch.begun = true;
             // An answer in one piece comes with its last token, which tells nothing of the first.
-            let at = if self.watch.stream { host::now_nanos().ok() } else { None };
+            let timed = self.watch.stream && self.watch.read;
+            let at = if timed { host::now_nanos().ok() } else { None };
             self.router.with(|all| all.first_token(ticket, at));
         }
         if let Err(error) = self.watch.piece(size) {

@@ -169,6 +169,11 @@ impl Here {
         ejected
     }
 
+    /// Whether a replica failed when it was last heard of.
+    pub(super) fn doubts(&self, name: u64) -> bool {
+        self.health.doubts(name)
+    }
+
     /// A replica has served.
     pub(super) fn served(&mut self, view: &View, name: u64) {
         self.health.served(name);

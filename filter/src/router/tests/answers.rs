@@ -197,3 +197,24 @@ fn a_burst_meets_before_any_event() {
     slots.dedup();
     assert_eq!(slots.len(), 1);
 }
+
+#[test]
+fn of_many_answers_some_are_looked_into_but_all_of_a_replica_that_fails() {
+    let mut gateway = of_equals();
+    let mut told = gateway.send(&[1, 2, 3]);
+    let served_by = told.ticket.named.foreseen().unwrap().to_owned();
+    let mut looked_into = |gateway: &mut Gateway, status| {
+        if let Some(status) = status {
+            let answer = answer(status, &served_by, 1);
+            gateway.router.answered(&mut told.ticket, &answer, || NOW);
+        }
+        (0..1_000).filter(|_| gateway.router.looks_into(&told.ticket)).count()
+    };
+    let first = looked_into(&mut gateway, None);
+    assert!((1..1_000).contains(&first), "{first}");
+    gateway.tick();
+    assert!((1..first).contains(&looked_into(&mut gateway, None)));
+    assert_eq!(looked_into(&mut gateway, Some(503)), 1_000);
+    assert_eq!(looked_into(&mut gateway, Some(200)), 0);
+    assert!(!gateway.router.looks_into(&Ticket::default()), "where Envoy chose");
+}
