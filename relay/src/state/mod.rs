@@ -33,6 +33,9 @@ pub use summary::{Holder, ReplicaSummary, StoreSummary, Summary, TierSummary};
 
 /// Time between two deltas: a change goes at once if the last delta is that long ago.
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
+/// The same for loads, which engines are asked for a few times a second: one message for those of
+/// many engines.
+const LOADS_EVERY: Duration = Duration::from_millis(50);
 /// Keys at which a delta goes at once.
 const FLUSH_KEYS: usize = 4096;
 /// Longest time that the first snapshots wait for replays and first polls.
@@ -51,6 +54,7 @@ pub struct State {
     loads_changed: bool,
     flush_at: Option<Instant>,
     flushed_at: Instant,
+    loads_told_at: Instant,
     listeners: Vec<Listener>,
     early: Vec<oneshot::Sender<Subscription>>,
     settled: bool,
@@ -77,6 +81,7 @@ impl State {
             loads_changed: false,
             flush_at: None,
             flushed_at: Instant::now(),
+            loads_told_at: Instant::now(),
             listeners: Vec::new(),
             early: Vec::new(),
             settled: false,
@@ -341,13 +346,16 @@ impl State {
         }
         if replica.load_is_news() {
             self.loads_changed = true;
-            self.soon();
+            self.flush_by(self.loads_told_at + LOADS_EVERY);
         }
     }
 
     fn soon(&mut self) {
-        let at = self.flushed_at + FLUSH_EVERY;
-        self.flush_at.get_or_insert(at);
+        self.flush_by(self.flushed_at + FLUSH_EVERY);
+    }
+
+    fn flush_by(&mut self, at: Instant) {
+        self.flush_at = Some(self.flush_at.map_or(at, |before| before.min(at)));
     }
 
     fn settle(&mut self) {

@@ -10,8 +10,8 @@ use tracing::warn;
 use warmpath_proto::v1::{self, down::Body};
 use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
-use super::State;
 use super::replica::Replica;
+use super::{LOADS_EVERY, State};
 use crate::events::Medium;
 use crate::message::ReplicaId;
 
@@ -46,7 +46,7 @@ pub struct Subscription {
 /// A stream's queue.
 #[derive(Debug)]
 pub struct Deltas {
-    receiver: mpsc::Receiver<Arc<Delta>>,
+    pub(super) receiver: mpsc::Receiver<Arc<Delta>>,
     bytes: Arc<AtomicUsize>,
     /// Cancelled when the stream is to end: it was too slow, or the relay starts its slots anew.
     pub ended: CancellationToken,
@@ -70,14 +70,20 @@ pub(super) struct Listener {
 impl State {
     /// Sends what changed to all streams: the table first, so that blocks find their slot there.
     pub(super) fn flush(&mut self) {
+        let now = Instant::now();
         self.flush_at = None;
-        self.flushed_at = Instant::now();
+        self.flushed_at = now;
         let mut bodies = Vec::new();
-        if std::mem::take(&mut self.replicas_changed) {
+        let new_table = std::mem::take(&mut self.replicas_changed);
+        if new_table {
             bodies.push(Body::Replicas(self.table()));
         }
         bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
-        if std::mem::take(&mut self.loads_changed) {
+        let loads_due = self.loads_told_at + LOADS_EVERY;
+        if self.loads_changed && loads_due > now && !new_table {
+            self.flush_by(loads_due);
+        } else if std::mem::take(&mut self.loads_changed) {
+            self.loads_told_at = now;
             let news = self.replicas.values_mut().filter(|replica| replica.load_is_news());
             let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
             if !loads.is_empty() {

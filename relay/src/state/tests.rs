@@ -167,6 +167,50 @@ fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
     assert!(state.replicas[&0].load_is_news());
 }
 
+#[tokio::test]
+async fn loads_of_many_engines_come_together_and_hold_up_nothing_else() {
+    let mut state = state(2);
+    state.settle();
+    let mut deltas = subscribe(&mut state).await.unwrap().deltas;
+    let mut told = move || {
+        let mut told = Vec::new();
+        while let Ok(delta) = deltas.receiver.try_recv() {
+            told.extend(delta.bodies.iter().map(|body| match body {
+                Body::Loads(loads) => loads.loads.len(),
+                _ => 0,
+            }));
+        }
+        told
+    };
+    let report = |replica, waiting| {
+        let load = Some(Load { waiting, running: 1, kv_usage: 0.5 });
+        Message::Report { replica, report: Report { up: true, load, round_trip: None } }
+    };
+    for replica in [0, 1] {
+        state.take(report(replica, 1));
+    }
+    store(&mut state, 0, 1);
+    state.flush();
+    assert_eq!(told(), [0, 0, 2], "a new table, a block, and with the table the loads");
+
+    state.take(report(0, 2));
+    store(&mut state, 0, 2);
+    state.flush();
+    state.take(report(1, 2));
+    state.flush();
+    assert_eq!(told(), [0], "the block alone");
+    // By then, but not sooner, unless there are blocks.
+    let due = state.loads_told_at + LOADS_EVERY;
+    assert_eq!(state.flush_at, Some(due));
+    store(&mut state, 0, 3);
+    assert!(state.flush_at < Some(due));
+    state.flush();
+    assert_eq!((told(), state.flush_at), (vec![0], Some(due)));
+    state.loads_told_at -= LOADS_EVERY;
+    state.flush();
+    assert_eq!((told(), state.flush_at), (vec![2], None));
+}
+
 #[test]
 fn a_round_trip_is_told_when_it_is_another() {
     let mut state = state(1);
