@@ -10,7 +10,8 @@ use super::raw;
 /// distribution needs. To tell Envoy one costs about as much as to measure one.
 const MOST_VALUES: usize = 16;
 
-/// With so many tells a gauge is told whether it changed or not: another VM may have written to it.
+/// With so many tells a gauge that is set is told whether it changed or not: another VM may have
+/// written to it.
 const GAUGES_EVERY: u32 = 20;
 
 /// What was counted and Envoy was not told yet. A request counts some ten things, and a call out of
@@ -38,7 +39,8 @@ struct Value {
     name: String,
     /// Envoy's; `None` where it refused the metric.
     id: Option<u32>,
-    now: Option<u64>,
+    /// What it was set to since Envoy was last told of anything.
+    set: Option<u64>,
     told: Option<u64>,
 }
 
@@ -61,7 +63,7 @@ impl Untold {
     /// The same for gauges.
     fn gauge(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
         self.gauges.iter().position(|gauge| gauge.name == name).unwrap_or_else(|| {
-            let gauge = Value { name: name.to_owned(), id: define(name), now: None, told: None };
+            let gauge = Value { name: name.to_owned(), id: define(name), set: None, told: None };
             self.gauges.push(gauge);
             self.gauges.len() - 1
         })
@@ -69,7 +71,7 @@ impl Untold {
 
     fn set(&mut self, place: usize, value: u64) {
         if let Some(gauge) = self.gauges.get_mut(place) {
-            gauge.now = Some(value);
+            gauge.set = Some(value);
         }
     }
 
@@ -92,9 +94,10 @@ impl Untold {
         }
         let all = self.tells.is_multiple_of(GAUGES_EVERY);
         self.tells = self.tells.wrapping_add(1);
-        for gauge in self.gauges.iter_mut().filter(|gauge| all || gauge.told != gauge.now) {
-            gauge.told = gauge.now;
-            if let (Some(id), Some(value)) = (gauge.id, gauge.now) {
+        for gauge in &mut self.gauges {
+            let set = gauge.set.take().filter(|value| all || gauge.told != Some(*value));
+            if let (Some(value), Some(id)) = (set, gauge.id) {
+                gauge.told = set;
                 record(id, value);
             }
         }
@@ -238,6 +241,8 @@ mod tests {
         assert_eq!((tell(Some(0)), tell(Some(3)), tell(None)), (vec![], vec![(7, 3)], vec![]));
         let more: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(Some(3))).collect();
         assert_eq!(more, [(7, 3)], "another VM may have written to it");
+        let none: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(None)).collect();
+        assert_eq!(none, [], "another VM may know better");
     }
 
     #[test]
