@@ -46,6 +46,9 @@ pub struct Shell {
     /// Whether responses tell the client how its request was routed.
     #[serde(default)]
     pub explain: bool,
+    /// Whether each decision is written to the request's filter state, for access logs.
+    #[serde(default = "defaults::log_decision")]
+    pub log_decision: bool,
     /// Whether engines are asked to report their load with each answer (ORCA).
     #[serde(default)]
     pub orca: bool,
@@ -58,7 +61,7 @@ pub struct Shell {
 }
 
 /// Fields of [`Shell`], by which they are told from those of the policy.
-const SHELL_FIELDS: [&str; 4] = ["explain", "orca", "refresh_ms", "memo_bytes"];
+const SHELL_FIELDS: [&str; 5] = ["explain", "log_decision", "orca", "refresh_ms", "memo_bytes"];
 
 mod defaults {
     pub(super) fn tick_ms() -> u32 {
@@ -66,6 +69,9 @@ mod defaults {
     }
     pub(super) fn silence_ms() -> u64 {
         3_000
+    }
+    pub(super) fn log_decision() -> bool {
+        true
     }
     pub(super) fn refresh_ms() -> u32 {
         50
@@ -187,7 +193,7 @@ mod tests {
 
         let config = Config::parse(router().to_string().as_bytes()).unwrap();
         let Config::Router(config) = config else { panic!("{config:?}") };
-        assert!(!config.shell.explain);
+        assert!(!config.shell.explain && config.shell.log_decision);
         assert_eq!(config.policy.region, "eu");
     }
 

@@ -251,6 +251,8 @@ fn change(
         let text = filter.pointer_mut("/configuration/value")?;
         let mut router: Value = serde_json::from_str(text.as_str()?).ok()?;
         *router.get_mut("explain")? = explain.into();
+        // There is no access log to read it.
+        router.as_object_mut()?.insert("log_decision".into(), explain.into());
         *text = router.to_string().into();
     } else {
         config.as_object_mut()?.remove("bootstrap_extensions")?;

@@ -11,7 +11,8 @@ use super::finding::Findings;
 use super::node::{At, Node, Place, Value};
 
 /// Fields of the router's configuration that are the filter's own and none of the policy's.
-pub(super) const SHELL_FIELDS: [&str; 4] = ["explain", "orca", "refresh_ms", "memo_bytes"];
+pub(super) const SHELL_FIELDS: [&str; 5] =
+    ["explain", "log_decision", "orca", "refresh_ms", "memo_bytes"];
 
 /// The filter in one HTTP connection manager.
 #[derive(Clone, Debug)]

@@ -71,6 +71,7 @@ pub(super) struct Told {
     pub(super) hash: String,
     /// The first replica's slot.
     pub(super) slot: Option<u16>,
+    /// The decision in a line; empty where nobody is told.
     pub(super) explain: String,
     /// The last block's name; for those who may ask about a request of their own, not for logs.
     pub(super) last_key: Option<Key>,
@@ -224,7 +225,8 @@ impl<D: Data> Dispatch<D> {
                 let ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
-                (told(&route, &self.view.world, ticket), on_gpu / 16)
+                let explained = self.config.shell.explain || self.config.shell.log_decision;
+                (told(&route, &self.view.world, ticket, explained), on_gpu / 16)
             }
         };
         if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
@@ -351,14 +353,14 @@ impl<D: Data> Dispatch<D> {
     }
 }
 
-fn told(route: &Route<'_>, world: &World, ticket: Ticket) -> Told {
+fn told(route: &Route<'_>, world: &World, ticket: Ticket, explained: bool) -> Told {
     let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
     Told {
         cluster: route.cluster.to_owned(),
         rank: first.and_then(|replica| replica.rank),
         hash: if ticket.named.names().is_empty() { hex(route.ring_key) } else { String::new() },
         slot: first.map(|replica| replica.slot),
-        explain: route.explain(world),
+        explain: if explained { route.explain(world) } else { String::new() },
         last_key: route.last_key,
         ticket,
     }

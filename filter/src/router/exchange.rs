@@ -189,13 +189,15 @@ impl Flow {
         self.ticket = Some(told.ticket);
         self.last_key = told.last_key;
         self.explain = told.explain;
-        self.explain.push_str(", zone_from=\"");
-        self.explain.push_str(&self.zone_from);
-        self.explain.push('"');
-        if let Stage::Waiting(since_ms) = before {
-            let ms = host::now_ms().saturating_sub(since_ms);
-            // Writing to a string can't fail.
-            let _ = write!(self.explain, ", waited_ms={ms}");
+        if !self.explain.is_empty() {
+            self.explain.push_str(", zone_from=\"");
+            self.explain.push_str(&self.zone_from);
+            self.explain.push('"');
+            if let Stage::Waiting(since_ms) = before {
+                let ms = host::now_ms().saturating_sub(since_ms);
+                // Writing to a string can't fail.
+                let _ = write!(self.explain, ", waited_ms={ms}");
+            }
         }
         // Set, never add, and remove what is not set: a client may have sent its own.
         Headers::Request.set(CLUSTER, &told.cluster)?;
@@ -248,7 +250,9 @@ impl Flow {
 
     // For the access log. Not worth failing for.
     fn note(&self) {
-        if let Err(error) = host::set_property(PROPERTY, &self.explain) {
+        if self.router.log_decision
+            && let Err(error) = host::set_property(PROPERTY, &self.explain)
+        {
             log::debug!("router: {error}");
         }
     }

@@ -38,6 +38,7 @@ pub struct Router {
     priority_header: String,
     most_body: usize,
     explain: bool,
+    log_decision: bool,
     orca: bool,
     /// How long a request may be held back.
     wait_ms: u64,
@@ -57,6 +58,7 @@ impl Router {
             priority_header: config.policy.admission.header.clone(),
             most_body: config.policy.max_body_bytes,
             explain: config.shell.explain,
+            log_decision: config.shell.log_decision,
             orca: config.shell.orca,
             wait_ms: config.policy.admission.wait_ms,
             waiting: RefCell::new(Waiting::new(config.policy.admission.waiting)),
