@@ -169,6 +169,11 @@ pub(super) fn read_policy(mut json: Json) -> Result<Policy, String> {
             return Err(format!("{name}: {value} is not within {least} to {most}."));
         }
     }
+    for name in ["explain", "log_decision", "orca"] {
+        if let Some(value) = json.get(name).filter(|value| !value.is_boolean()) {
+            return Err(format!("{name}: {value} is neither true nor false."));
+        }
+    }
     if let Json::Object(fields) = &mut json {
         fields.retain(|name, _| name != "role" && !SHELL_FIELDS.contains(&name.as_str()));
     }

@@ -69,9 +69,10 @@ impl Untold {
         })
     }
 
-    fn set(&mut self, place: usize, value: u64) {
+    fn set(&mut self, place: usize, value: u64, own: bool) {
         if let Some(gauge) = self.gauges.get_mut(place) {
             gauge.set = Some(value);
+            gauge.told = gauge.told.filter(|_| !own);
         }
     }
 
@@ -160,9 +161,14 @@ impl Gauge {
         Self(UNTOLD.with_borrow_mut(|untold| untold.gauge(name, define)))
     }
 
-    /// Sets it.
+    /// Sets it to what all workers will find.
     pub fn set(self, value: u64) {
-        UNTOLD.with_borrow_mut(|untold| untold.set(self.0, value));
+        UNTOLD.with_borrow_mut(|untold| untold.set(self.0, value, false));
+    }
+
+    /// Sets it to what this worker alone has: Envoy is told even if that is what it was.
+    pub fn set_own(self, value: u64) {
+        UNTOLD.with_borrow_mut(|untold| untold.set(self.0, value, true));
     }
 }
 
@@ -228,21 +234,26 @@ mod tests {
         let mut untold = Untold::default();
         let place = untold.gauge("g", |_| Some(7));
         assert_eq!(untold.gauge("g", |_| panic!("it is defined already")), place);
-        let mut tell = |value: Option<u64>| {
+        let mut tell = |value: Option<u64>, own| {
             if let Some(value) = value {
-                untold.set(place, value);
+                untold.set(place, value, own);
             }
             let mut told = Vec::new();
             untold.tell(|_, _| panic!("no counter"), |id, value| told.push((id, value)));
             told
         };
-        assert_eq!(tell(None), [], "nothing is known yet");
-        assert_eq!(tell(Some(0)), [(7, 0)]);
-        assert_eq!((tell(Some(0)), tell(Some(3)), tell(None)), (vec![], vec![(7, 3)], vec![]));
-        let more: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(Some(3))).collect();
+        assert_eq!(tell(None, false), [], "nothing is known yet");
+        assert_eq!(tell(Some(0), false), [(7, 0)]);
+        assert_eq!(tell(Some(0), false), []);
+        assert_eq!(tell(Some(3), false), [(7, 3)]);
+        assert_eq!(tell(None, false), []);
+        let more: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(Some(3), false)).collect();
         assert_eq!(more, [(7, 3)], "another VM may have written to it");
-        let none: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(None)).collect();
+        let none: Vec<_> = (0..GAUGES_EVERY).flat_map(|_| tell(None, false)).collect();
         assert_eq!(none, [], "another VM may know better");
+        for _ in 0..2 {
+            assert_eq!(tell(Some(3), true), [(7, 3)], "another VM has its own");
+        }
     }
 
     #[test]

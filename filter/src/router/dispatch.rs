@@ -98,11 +98,11 @@ impl<D: Data> Dispatch<D> {
     /// `id`: a random number, which names this worker's life.
     pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
         Self {
+            sample: Sample::new(config.shell.refresh_ms),
             config,
             here: Here::new(id),
             fresher: Fresher::default(),
             feedback: Feedback::define(),
-            sample: Sample::default(),
             map: Map(data),
             hints: RefCell::default(),
             view: View::default(),

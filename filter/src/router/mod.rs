@@ -82,7 +82,7 @@ impl Router {
             let left = waiting.len() as u64;
             self.with(|dispatch| {
                 dispatch.metrics().waited_in_vain.add(in_vain);
-                dispatch.metrics().waiting.set(left);
+                dispatch.metrics().waiting.set_own(left);
             });
         }
     }

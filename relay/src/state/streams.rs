@@ -68,22 +68,27 @@ pub(super) struct Listener {
 }
 
 impl State {
-    /// Sends what changed to all streams: the table first, so that blocks find their slot there.
+    /// Sends what changed to all streams, loads only when that is due or the table changed.
     pub(super) fn flush(&mut self) {
-        let now = Instant::now();
+        let loads_due = self.loads_told_at + LOADS_EVERY;
+        let loads = self.replicas_changed || loads_due <= Instant::now();
+        self.tell(loads);
+        if self.loads_changed {
+            self.flush_by(loads_due);
+        }
+    }
+
+    /// Sends what changed to all streams: the table first, so that blocks find their slot there.
+    fn tell(&mut self, loads: bool) {
         self.flush_at = None;
-        self.flushed_at = now;
+        self.flushed_at = Instant::now();
         let mut bodies = Vec::new();
-        let new_table = std::mem::take(&mut self.replicas_changed);
-        if new_table {
+        if std::mem::take(&mut self.replicas_changed) {
             bodies.push(Body::Replicas(self.table()));
         }
         bodies.extend(self.changes.take().into_iter().map(Body::Blocks));
-        let loads_due = self.loads_told_at + LOADS_EVERY;
-        if self.loads_changed && loads_due > now && !new_table {
-            self.flush_by(loads_due);
-        } else if std::mem::take(&mut self.loads_changed) {
-            self.loads_told_at = now;
+        if loads && std::mem::take(&mut self.loads_changed) {
+            self.loads_told_at = self.flushed_at;
             let news = self.replicas.values_mut().filter(|replica| replica.load_is_news());
             let loads: Vec<_> = news.filter_map(Replica::tell_load).collect();
             if !loads.is_empty() {
@@ -120,7 +125,9 @@ impl State {
     }
 
     pub(super) fn subscribe(&mut self, reply: oneshot::Sender<Subscription>) {
-        self.flush();
+        // What the new stream is handed is what the others were told, loads too: only what differs
+        // from that is told to all of them.
+        self.tell(true);
         self.listeners.retain(|listener| !listener.sender.is_closed());
         if self.listeners.len() >= MAX_STREAMS || reply.is_closed() {
             return;

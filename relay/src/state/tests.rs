@@ -211,6 +211,27 @@ async fn loads_of_many_engines_come_together_and_hold_up_nothing_else() {
     assert_eq!((told(), state.flush_at), (vec![2], None));
 }
 
+#[tokio::test]
+async fn a_stream_that_begins_while_loads_are_held_back_is_told_when_they_fall_again() {
+    let mut state = state(1);
+    state.settle();
+    let report = |waiting| {
+        let load = Some(Load { waiting, running: 1, kv_usage: 0.5 });
+        Message::Report { replica: 0, report: Report { up: true, load, round_trip: None } }
+    };
+    state.take(report(1));
+    state.flush();
+    state.take(report(9));
+    let mut stream = subscribe(&mut state).await.unwrap();
+    assert_eq!(stream.loads.loads[0].waiting, 9);
+    state.take(report(1));
+    state.loads_told_at -= LOADS_EVERY;
+    state.flush();
+    let delta = stream.deltas.next().await.unwrap();
+    let [Body::Loads(loads)] = &delta.bodies[..] else { panic!("{:?}", delta.bodies) };
+    assert_eq!(loads.loads[0].waiting, 1);
+}
+
 #[test]
 fn a_round_trip_is_told_when_it_is_another() {
     let mut state = state(1);

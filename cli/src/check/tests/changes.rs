@@ -46,6 +46,8 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     // The last of two would bind, in silence.
     ("policy", &[("\"explain\": true,", "\"explain\": true, \"explain\": true,")]),
     ("policy", &[("\"explain\": true,", "\"explain\": true, \"refresh_ms\": 0,")]),
+    ("policy", &[("\"explain\": true,", "\"explain\": true, \"log_decision\": \"no\",")]),
+    ("policy", &[("\"explain\": true,", "\"explain\": null,")]),
     (
         "filter-after",
         &[(
