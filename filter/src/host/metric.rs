@@ -18,8 +18,9 @@ const GAUGES_EVERY: u32 = 20;
 /// the VM for each would be dearer than the counting.
 #[derive(Debug, Default)]
 struct Untold {
-    lines: Vec<Line>,
-    gauges: Vec<Value>,
+    /// By how much each counter grew.
+    counters: Vec<Metric<u64>>,
+    gauges: Vec<Metric<Level>>,
     /// How often Envoy was told.
     tells: u32,
     /// Histograms of Envoy's, and values.
@@ -27,52 +28,53 @@ struct Untold {
 }
 
 #[derive(Debug)]
-struct Line {
+struct Metric<T> {
     name: String,
     /// Envoy's; `None` where it refused the metric.
     id: Option<u32>,
-    by: u64,
+    value: T,
 }
 
-#[derive(Debug)]
-struct Value {
-    name: String,
-    /// Envoy's; `None` where it refused the metric.
-    id: Option<u32>,
+/// What a gauge is at.
+#[derive(Debug, Default)]
+struct Level {
     /// What it was set to since Envoy was last told of anything.
     set: Option<u64>,
     told: Option<u64>,
 }
 
+/// The place of the metric of this name. A name that is known keeps its place, so that configuring a
+/// VM again and again takes no more memory.
+fn place<T: Default>(
+    all: &mut Vec<Metric<T>>,
+    name: &str,
+    define: impl FnOnce(&str) -> Option<u32>,
+) -> usize {
+    all.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
+        all.push(Metric { name: name.to_owned(), id: define(name), value: T::default() });
+        all.len() - 1
+    })
+}
+
 impl Untold {
-    /// The place of the counter of this name. A name that is known keeps its place, so that
-    /// configuring a VM again and again takes no more memory.
-    fn place(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
-        self.lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
-            self.lines.push(Line { name: name.to_owned(), id: define(name), by: 0 });
-            self.lines.len() - 1
-        })
+    fn counter(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
+        place(&mut self.counters, name, define)
+    }
+
+    fn gauge(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
+        place(&mut self.gauges, name, define)
     }
 
     fn add(&mut self, place: usize, by: u64) {
-        if let Some(line) = self.lines.get_mut(place) {
-            line.by = line.by.saturating_add(by);
+        if let Some(Metric { value, .. }) = self.counters.get_mut(place) {
+            *value = value.saturating_add(by);
         }
     }
 
-    /// The same for gauges.
-    fn gauge(&mut self, name: &str, define: impl FnOnce(&str) -> Option<u32>) -> usize {
-        self.gauges.iter().position(|gauge| gauge.name == name).unwrap_or_else(|| {
-            let gauge = Value { name: name.to_owned(), id: define(name), set: None, told: None };
-            self.gauges.push(gauge);
-            self.gauges.len() - 1
-        })
-    }
-
     fn set(&mut self, place: usize, value: u64, own: bool) {
-        if let Some(gauge) = self.gauges.get_mut(place) {
-            gauge.set = Some(value);
-            gauge.told = gauge.told.filter(|_| !own);
+        if let Some(Metric { value: level, .. }) = self.gauges.get_mut(place) {
+            level.set = Some(value);
+            level.told = level.told.filter(|_| !own);
         }
     }
 
@@ -87,18 +89,18 @@ impl Untold {
     }
 
     fn tell(&mut self, mut increment: impl FnMut(u32, u64), mut record: impl FnMut(u32, u64)) {
-        for line in self.lines.iter_mut().filter(|line| line.by > 0) {
-            let by = std::mem::take(&mut line.by);
-            if let Some(id) = line.id {
+        for Metric { id, value, .. } in self.counters.iter_mut().filter(|it| it.value > 0) {
+            let by = std::mem::take(value);
+            if let Some(id) = *id {
                 increment(id, by);
             }
         }
         let all = self.tells.is_multiple_of(GAUGES_EVERY);
         self.tells = self.tells.wrapping_add(1);
-        for gauge in &mut self.gauges {
-            let set = gauge.set.take().filter(|value| all || gauge.told != Some(*value));
-            if let (Some(value), Some(id)) = (set, gauge.id) {
-                gauge.told = set;
+        for Metric { id, value: level, .. } in &mut self.gauges {
+            let set = level.set.take().filter(|value| all || level.told != Some(*value));
+            if let (Some(value), Some(id)) = (set, *id) {
+                level.told = set;
                 record(id, value);
             }
         }
@@ -145,7 +147,7 @@ impl Counter {
     /// Defines the metric; one that Envoy refuses counts nothing.
     pub fn define(name: &str) -> Self {
         let define = |name: &str| metric(MetricType::Counter, name);
-        Self(UNTOLD.with_borrow_mut(|untold| untold.place(name, define)))
+        Self(UNTOLD.with_borrow_mut(|untold| untold.counter(name, define)))
     }
 
     /// Adds to it.
@@ -198,9 +200,9 @@ mod tests {
     #[test]
     fn what_was_counted_is_told_once_and_whole() {
         let mut untold = Untold::default();
-        let [a, b] = ["a", "b"].map(|name| untold.place(name, |_| Some(name.len() as u32 + 6)));
-        let refused = untold.place("refused", |_| None);
-        assert_eq!(untold.place("a", |_| panic!("it is defined already")), a);
+        let [a, b] = ["a", "b"].map(|name| untold.counter(name, |_| Some(name.len() as u32 + 6)));
+        let refused = untold.counter("refused", |_| None);
+        assert_eq!(untold.counter("a", |_| panic!("it is defined already")), a);
         for (place, by) in [(a, 1), (refused, 9), (a, 2), (b, 0)] {
             untold.add(place, by);
         }

@@ -356,8 +356,7 @@ impl Flow {
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
         if let Some(ticket) = &mut self.ticket {
-            let mut looks = false;
-            self.router.with(|all| looks = all.looks_into(ticket));
+            let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
             if looks || self.orca {
                 match self.watch.begin(ticket.named.foreseen(), self.orca) {

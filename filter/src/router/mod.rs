@@ -123,10 +123,8 @@ impl Router {
     }
 
     // What is only to be counted is not worth failing for.
-    fn with(&self, what: impl FnOnce(&mut Dispatch<Envoy>)) {
-        if let Ok(mut dispatch) = self.dispatch.try_borrow_mut() {
-            what(&mut dispatch);
-        }
+    fn with<T>(&self, what: impl FnOnce(&mut Dispatch<Envoy>) -> T) -> Option<T> {
+        self.dispatch.try_borrow_mut().ok().map(|mut dispatch| what(&mut dispatch))
     }
 }
 

@@ -43,6 +43,12 @@ fn store(state: &mut State, replica: usize, hash: u32) {
     state.take(Message::Batch { replica, sequence: 0, batch });
 }
 
+/// A poll's answer with so many requests that wait.
+fn report(replica: usize, waiting: u32) -> Message {
+    let load = Some(Load { waiting, running: 1, kv_usage: 0.5 });
+    Message::Report { replica, report: Report { up: true, load, round_trip: None } }
+}
+
 fn subscribe(state: &mut State) -> oneshot::Receiver<Subscription> {
     let (reply, answer) = oneshot::channel();
     state.take(Message::Subscribe { reply });
@@ -149,17 +155,12 @@ fn states_tell_what_may_be_sent_and_believed() {
 #[test]
 fn a_load_is_told_when_it_changes_and_under_a_new_slot() {
     let mut state = state(1);
-    let load = |waiting| Load { waiting, running: 1, kv_usage: 0.5 };
-    let report = |waiting| {
-        let report = Report { up: true, load: Some(load(waiting)), round_trip: None };
-        Message::Report { replica: 0, report }
-    };
-    state.take(report(1));
+    state.take(report(0, 1));
     assert!(state.replicas[&0].load_is_news());
     state.flush();
-    state.take(report(1));
+    state.take(report(0, 1));
     assert!(!state.replicas[&0].load_is_news());
-    state.take(report(2));
+    state.take(report(0, 2));
     assert!(state.replicas[&0].load_is_news());
     state.flush();
     store(&mut state, 0, 1);
@@ -181,10 +182,6 @@ async fn loads_of_many_engines_come_together_and_hold_up_nothing_else() {
             }));
         }
         told
-    };
-    let report = |replica, waiting| {
-        let load = Some(Load { waiting, running: 1, kv_usage: 0.5 });
-        Message::Report { replica, report: Report { up: true, load, round_trip: None } }
     };
     for replica in [0, 1] {
         state.take(report(replica, 1));
@@ -215,16 +212,12 @@ async fn loads_of_many_engines_come_together_and_hold_up_nothing_else() {
 async fn a_stream_that_begins_while_loads_are_held_back_is_told_when_they_fall_again() {
     let mut state = state(1);
     state.settle();
-    let report = |waiting| {
-        let load = Some(Load { waiting, running: 1, kv_usage: 0.5 });
-        Message::Report { replica: 0, report: Report { up: true, load, round_trip: None } }
-    };
-    state.take(report(1));
+    state.take(report(0, 1));
     state.flush();
-    state.take(report(9));
+    state.take(report(0, 9));
     let mut stream = subscribe(&mut state).await.unwrap();
     assert_eq!(stream.loads.loads[0].waiting, 9);
-    state.take(report(1));
+    state.take(report(0, 1));
     state.loads_told_at -= LOADS_EVERY;
     state.flush();
     let delta = stream.deltas.next().await.unwrap();

@@ -49,6 +49,16 @@ fn hold(store: &mut Memory, generation: u32, slot: u16, keys: &[Key]) -> Applied
     applied
 }
 
+/// A prompt of 512 blocks that three replicas hold in part.
+fn held_by_three() -> (Memory, Vec<Key>) {
+    let mut store = Memory::default();
+    let keys = prompt(1, 512);
+    for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
+        hold(&mut store, 1, slot, &keys[..blocks]);
+    }
+    (store, keys)
+}
+
 fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
     find(store, LAYOUT, 1, keys, Hint::default(), &|_| true)
         .found
@@ -105,11 +115,7 @@ fn a_search_is_logarithmic_and_bounded() {
 
 #[test]
 fn a_hint_saves_probes_and_never_changes_what_is_found() {
-    let mut store = Memory::default();
-    let keys = prompt(1, 512);
-    for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
-        hold(&mut store, 1, slot, &keys[..blocks]);
-    }
+    let (store, keys) = held_by_three();
     let found = |blocks| find(&store, LAYOUT, 1, &keys, Hint::at(blocks), &|slot| slot != 4);
     let without = found(0);
     assert!(without.probes >= 10, "{}", without.probes);
@@ -126,11 +132,7 @@ fn a_hint_saves_probes_and_never_changes_what_is_found() {
 
 #[test]
 fn who_holds_the_first_block_is_read_once_where_somebody_holds_more() {
-    let mut store = Memory::default();
-    let keys = prompt(1, 512);
-    for (slot, blocks) in [(9, 480), (4, 300), (200, 480)] {
-        hold(&mut store, 1, slot, &keys[..blocks]);
-    }
+    let (store, keys) = held_by_three();
     let found = |blocks, first| find(&store, LAYOUT, 1, &keys, Hint { blocks, first }, &|_| true);
     let all = found(480, None);
     assert_eq!(all.first.unwrap().slots(), [4, 9, 200]);

@@ -21,18 +21,17 @@ pub(super) fn safe_cuts(tokenizer: &Tokenizer, added: &[AddedToken]) -> Cuts {
         [token.content.clone(), token.content.nfd().collect()]
             .map(|content| AddedToken { content, ..token.clone() })
     };
-    let tokens: Vec<AddedToken> =
+    let normalized: Vec<AddedToken> =
         added.iter().filter(|token| token.normalized).flat_map(written).collect();
-    let normalized = || tokens.iter();
     let crosses = |cut: fn(&[u8]) -> bool| {
-        normalized().any(|token| token.content.as_bytes().windows(2).any(cut))
+        normalized.iter().any(|token| token.content.as_bytes().windows(2).any(cut))
     };
     let words_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_alphabetic()));
     let lines_crossed = crosses(|w| matches!(w, [b'\n', a] if a.is_ascii_alphabetic()));
     let spaces_crossed = crosses(|w| matches!(w, [a, b' '] if a.is_ascii_graphic()));
     // White space that a token takes beside it may be what a cut is at.
     let strips = |after: fn(&char) -> bool, before: fn(&char) -> bool| {
-        normalized().any(|token| {
+        normalized.iter().any(|token| {
             token.rstrip && token.content.ends_with(|char| after(&char))
                 || token.lstrip && token.content.starts_with(|char| before(&char))
         })
