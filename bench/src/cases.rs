@@ -12,7 +12,9 @@ use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Writer, find};
-use warmpath_routing::prompt::{Api, Beginnings, Model, ModelFiles, Prompter, Request, preprocess};
+use warmpath_routing::prompt::{
+    Api, Beginnings, Model, ModelFiles, Prompter, Reach, Request, preprocess,
+};
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use warmpath_tests::repository;
 
@@ -33,12 +35,13 @@ const OTHERS: u16 = 200;
 const GENERATION: u32 = 1;
 
 /// All cases, by name.
-pub const CASES: [(&str, Setup); 12] = [
+pub const CASES: [(&str, Setup); 13] = [
     ("fingerprint/128_blocks", || Ok(fingerprint())),
     ("parse/8k", || Ok(parse())),
     ("prompt/8k_cold", || prompt(8 << 10, 8_192, 0)),
     ("prompt/8k_warm", || prompt(8 << 10, 8_192, 8 << 20)),
-    ("prompt/8k_beginning", beginning),
+    ("prompt/8k_beginning", || beginning(Reach::News)),
+    ("prompt/8k_beginning_whole", || beginning(Reach::Whole)),
     ("match/512_blocks_4_replicas", || Ok(matching(4, OTHERS))),
     ("match/512_blocks_64_replicas", || Ok(matching(64, OTHERS))),
     ("match/512_blocks_1024_replicas", || Ok(matching(1024, OTHERS))),
@@ -106,7 +109,7 @@ pub(crate) fn prompt(bytes: usize, limit: usize, memo_bytes: usize) -> anyhow::R
 }
 
 /// Body to fingerprints, of a body that begins as others did.
-fn beginning() -> anyhow::Result<Call> {
+fn beginning(reach: Reach) -> anyhow::Result<Call> {
     const ROOT: Fingerprint = Fingerprint([1; 32]);
     const LIMIT: usize = 8_192;
     let mut prompter = demo_prompter(8 << 20)?;
@@ -130,7 +133,7 @@ fn beginning() -> anyhow::Result<Call> {
     Ok(Box::new(move || {
         let body = known.get(at % known.len()).map_or(&[][..], Vec::as_slice);
         if let Some(found) = beginnings.find(black_box(body), 0) {
-            let _ = black_box(prompter.prefix_after(&found, &ROOT, LIMIT));
+            let _ = black_box(prompter.prefix_after(&found, &ROOT, LIMIT, reach));
         }
         at += 1;
     }))
@@ -245,6 +248,7 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
             keys: black_box(&asked),
             prompt_tokens: asked.len() as u32 * 16 + 5,
             affinity: 0,
+            left_out: None,
             degrade: None,
         };
         black_box(decide(&policy, &world, &ask, &map));

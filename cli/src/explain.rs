@@ -105,6 +105,7 @@ impl Report {
             keys: &asked.keys,
             prompt_tokens: asked.prompt_tokens,
             affinity: asked.affinity,
+            left_out: None,
             degrade: asked.degrade,
         };
         let held = state.held(&asked.keys);

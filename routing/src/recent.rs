@@ -61,8 +61,7 @@ impl Recent {
         let until_ms = now_ms.saturating_add(HOLD_MS);
         let end = keys.len();
         let below = depths(end).nth(1).map_or(0, |(depth, _)| depth).max(known);
-        let little = end.saturating_sub(below) <= LITTLE.min(end / LITTLE_SHARE);
-        let all = depths(end).skip(usize::from(little));
+        let all = depths(end).skip(usize::from(is_little(below, end)));
         for (depth, place) in all.filter(|(depth, _)| *depth > known) {
             let Some(key) = depth.checked_sub(1).and_then(|at| keys.get(at)) else { continue };
             let held = self.keys.entry(*key).or_default();
@@ -115,6 +114,12 @@ impl Recent {
             }
         }
     }
+}
+
+/// Whether the blocks of a prompt from there to its end are too few to be remembered for their own
+/// sake.
+pub(crate) fn is_little(from: usize, end: usize) -> bool {
+    end.saturating_sub(from) <= LITTLE.min(end / LITTLE_SHARE)
 }
 
 /// What counts as held at a moment.

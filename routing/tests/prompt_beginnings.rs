@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::prompt::{
-    Api, Beginnings, Model, ModelFiles, Prefix, Prompter, Request, preprocess,
+    Api, Beginnings, End, Model, ModelFiles, Prefix, Prompter, Reach, Request, preprocess,
 };
 
 const ROOT: Fingerprint = Fingerprint([5; 32]);
@@ -29,7 +29,10 @@ struct Both {
     warm: Prompter,
     cold: Prompter,
     limit: usize,
+    reach: Reach,
+    /// How often the short way was gone, and something was left out on it.
     short: usize,
+    left_out: usize,
 }
 
 impl Both {
@@ -40,12 +43,13 @@ impl Both {
     fn of(artefact: &[u8], limit: usize, bytes: usize) -> Self {
         let prompter = |memo| Prompter::new(Model::load(artefact.to_vec()).unwrap(), memo);
         let beginnings = Beginnings::new(bytes);
-        Self { beginnings, warm: prompter(MEMO), cold: prompter(0), limit, short: 0 }
+        let (warm, cold) = (prompter(MEMO), prompter(0));
+        Self { beginnings, warm, cold, limit, reach: Reach::Whole, short: 0, left_out: 0 }
     }
 
     fn short(&mut self, body: &[u8]) -> Option<Prefix> {
         let found = self.beginnings.find(body, 0)?;
-        self.warm.prefix_after(&found, &ROOT, self.limit)
+        self.warm.prefix_after(&found, &ROOT, self.limit, self.reach)
     }
 
     /// What the whole way says; the short one may say the same. Whether it did.
@@ -65,8 +69,13 @@ impl Both {
             if self.beginnings.find(body, 0).is_some() {
                 assert_eq!([model.as_str(), &salt], [request.model(), request.cache_salt()]);
             }
-            assert_eq!(Ok(short), whole.as_ref(), "{}", String::from_utf8_lossy(body));
             self.short += 1;
+            if short.left_out.is_none() {
+                assert_eq!(Ok(short), whole.as_ref(), "{}", String::from_utf8_lossy(body));
+            } else {
+                self.left_out += 1;
+                assert_starts(short, &whole.unwrap());
+            }
         } else if whole.is_ok() {
             assert_eq!(self.warm.prefix(&request, ROOT, self.limit, 0), whole);
             let Self { beginnings, warm, limit, .. } = self;
@@ -74,6 +83,16 @@ impl Both {
         }
         short.is_some()
     }
+}
+
+/// What was read for the news in it is the start of the whole, to a block's end.
+fn assert_starts(news: &Prefix, whole: &Prefix) {
+    assert!(whole.keys.starts_with(&news.keys));
+    assert_eq!(news.tokens, 16 * news.keys.len());
+    assert!(whole.tokens > news.tokens && news.prompt_tokens > news.tokens);
+    // At most a token for each byte that was left out.
+    assert!(whole.prompt_tokens.abs_diff(news.prompt_tokens) <= 512);
+    assert_eq!((news.exact, news.end), (false, End::Limit));
 }
 
 fn json(text: &str) -> String {
@@ -348,6 +367,33 @@ fn words(most: usize) -> impl Strategy<Value = String> {
     proptest::collection::vec(piece, 0..most).prop_map(|pieces| pieces.concat())
 }
 
+#[test]
+fn what_is_little_is_left_out_until_it_matters() {
+    let mut both = Both::new(3, 8_192, 1 << 20);
+    let system = system().repeat(4);
+    let of = |at: usize| {
+        let question = format!("What is {at} times the number of these words of a question?");
+        body(&system, &question, ENDING)
+    };
+    for at in 0..2 {
+        both.ask(&of(at));
+    }
+    both.reach = Reach::News;
+    let left_out = |both: &mut Both, body: &str| both.short(body.as_bytes()).unwrap().left_out;
+    // Now and then it is read anyway.
+    let times = (0..32).filter(|at| left_out(&mut both, &of(*at)).is_some()).count();
+    assert_eq!(times, 28);
+    assert_eq!(left_out(&mut both, &body(&system, &"What is that? ".repeat(60), ENDING)), None);
+    let equal = [1, 1, 2].map(|at| left_out(&mut both, &of(at)));
+    assert!(equal[0].is_some() && equal[0] == equal[1] && equal[0] != equal[2]);
+    // Once it mattered, it is read for a while.
+    both.reach = Reach::Whole;
+    assert_eq!(left_out(&mut both, &of(1)), None);
+    both.reach = Reach::News;
+    let times: Vec<bool> = (0..18).map(|at| left_out(&mut both, &of(at)).is_some()).collect();
+    assert!(times[..16].iter().all(|left_out| !left_out) && times[16..].contains(&true));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -359,11 +405,13 @@ proptest! {
         limit in prop_oneof![Just(usize::MAX), 16usize..900],
         roles in 0usize..3,
         memo in prop_oneof![2 => Just(MEMO), 1 => Just(2_000), 1 => Just(0)],
+        reach in prop_oneof![Just(Reach::Whole), Just(Reach::News)],
     ) {
         let head = format!("{}{head}", "You are a helpful assistant. ".repeat(36));
         for kind in 0..KINDS.len() {
             let mut both = Both::new(kind, limit, 1 << 20);
             both.warm = Prompter::new(Model::load(KINDS[kind].clone()).unwrap(), memo);
+            both.reach = reach;
             for question in &questions {
                 let (head, question) = (json(&head), json(&format!("{question}?")));
                 let first = match roles {

@@ -98,6 +98,7 @@ fn a_held_prefix_is_found_and_decides() {
         keys: &keys,
         prompt_tokens: 8192,
         affinity: 0,
+        left_out: None,
         degrade: None,
     };
     let Outcome::Route(route) = decide(&policy, &world, &ask, &map) else { panic!("refused") };

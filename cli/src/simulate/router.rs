@@ -99,6 +99,7 @@ impl Chooser {
             keys: &keys,
             prompt_tokens: request.input_tokens as u32,
             affinity: 0,
+            left_out: None,
             degrade: None,
         };
         match decide(&self.policy, &self.world, &ask, &Announced { fleet, request }) {

@@ -21,7 +21,7 @@ use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
-use warmpath_routing::prompt::Api;
+use warmpath_routing::prompt::{Api, Reach};
 use warmpath_routing::usage::Usage;
 
 /// How much of an unread body tells requests apart, in bytes.
@@ -190,10 +190,22 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
+        // Who asks why is told of the whole prompt.
+        let mut reach = if self.config.shell.explain { Reach::Whole } else { Reach::News };
+        loop {
+            let read = self.read(asked, reach, now_ms);
+            match self.decide_on(asked, &read, now_ms) {
+                Some(decided) => return decided,
+                // Nothing is left out of it then.
+                None => reach = Reach::Whole,
+            }
+        }
+    }
+
+    /// Decides; `None` where something was left out, and all before it is held: so it matters.
+    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
         let generation = self.view.look(now_ms, policy.stale_after_ms);
-        let read = self.read(asked, now_ms);
-        self.metrics.known(read.memo, read.beginning);
         let model = match &read.model {
             Requested::Nothing => None,
             Requested::Known(at) => {
@@ -207,17 +219,25 @@ impl<D: Data> Dispatch<D> {
             keys: &read.keys,
             prompt_tokens: read.prompt_tokens,
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
+            left_out: read.left_out,
             degrade: read.degrade,
         };
         let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
         let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
-        let (mut told, known) = match decide_with(policy, &self.view.world, &local, &ask, &buckets)
-        {
+        let outcome = decide_with(policy, &self.view.world, &local, &ask, &buckets);
+        let deepest = outcome.route().map_or(0, |route| route.deepest as usize);
+        if read.left_out.is_some() && deepest >= read.keys.len() {
+            return None;
+        }
+        self.metrics.known(read.memo, read.beginning);
+        let (mut told, known) = match outcome {
             Outcome::Refuse(refusal) => {
                 self.metrics.refused(&refusal);
-                return Decided::Refuse(refusal);
+                return Some(Decided::Refuse(refusal));
             }
-            Outcome::Route(route) if route.crowded && asked.may_wait => return Decided::Wait,
+            Outcome::Route(route) if route.crowded && asked.may_wait => {
+                return Some(Decided::Wait);
+            }
             Outcome::Route(route) => {
                 self.metrics.routed(&route);
                 let world = &self.view.world;
@@ -234,7 +254,7 @@ impl<D: Data> Dispatch<D> {
             self.here.sent(&mut self.view, name, told.ticket.cold_tokens);
             self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
-        Decided::Route(told)
+        Some(Decided::Route(told))
     }
 
     /// Whether to look into the answer to this request: into all of a replica that failed of late.
@@ -337,7 +357,7 @@ impl<D: Data> Dispatch<D> {
         self.here.leave(&mut self.map.0);
     }
 
-    fn read(&self, asked: &Asked<'_>, now_ms: u64) -> Read {
+    fn read(&self, asked: &Asked<'_>, reach: Reach, now_ms: u64) -> Read {
         let because = |degrade, read| Read { degrade: Some(degrade), ..read };
         match (asked.api, asked.body) {
             (Some(_), Body::None) => because(Degrade::NoBody, Read::default()),
@@ -345,9 +365,9 @@ impl<D: Data> Dispatch<D> {
             (None, Body::None) => because(Degrade::UnknownApi, Read::default()),
             (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(&self.view, body)),
             (Some(api), Body::Whole(body)) => {
-                let limit = self.config.policy.prefix_tokens;
+                let far = (reach, self.config.policy.prefix_tokens);
                 let mut prompts = self.prompts.borrow_mut();
-                prompts.read(&self.view, api, body, limit, now_ms / 1_000)
+                prompts.read(&self.view, api, body, far, now_ms / 1_000)
             }
         }
     }

@@ -8,7 +8,9 @@ use std::rc::{Rc, Weak};
 use serde::Deserialize;
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prompt::{Api, Beginnings, Model, Prefix, PromptError, Prompter, Request};
+use warmpath_routing::prompt::{
+    Api, Beginnings, Model, Prefix, PromptError, Prompter, Reach, Request,
+};
 
 use super::view::{View, Wanted};
 use crate::shared::{self, Data};
@@ -44,6 +46,8 @@ pub(super) struct Read {
     pub(super) keys: Vec<Key>,
     /// Tokens of the prompt, as far as known.
     pub(super) prompt_tokens: u32,
+    /// A hash of what comes after the keys, if that was left out.
+    pub(super) left_out: Option<u128>,
     /// Tokens that the memo knew, and tokens that were tokenized.
     pub(super) memo: (u64, u64),
     /// It began as others did, so that only its question was looked into.
@@ -149,18 +153,19 @@ impl Prompts {
         self.beginnings = Beginnings::new(memo_bytes / BEGINNINGS_SHARE);
     }
 
-    /// Reads a body: model, prompt, fingerprints.
+    /// Reads a body: model, prompt, fingerprints; at least so far of its first `limit_tokens`.
     pub(super) fn read(
         &mut self,
         view: &View,
         api: Api,
         body: &[u8],
-        limit_tokens: usize,
+        (reach, limit_tokens): (Reach, usize),
         now_unix: u64,
     ) -> Read {
         let now_unix = i64::try_from(now_unix).unwrap_or(0);
         if api == Api::Chat
-            && let Some(read) = self.read_after_beginning(view, body, limit_tokens, now_unix)
+            && let Some(read) =
+                self.read_after_beginning(view, body, (reach, limit_tokens), now_unix)
         {
             return read;
         }
@@ -200,7 +205,7 @@ impl Prompts {
         &mut self,
         view: &View,
         body: &[u8],
-        limit_tokens: usize,
+        (reach, limit_tokens): (Reach, usize),
         now_unix: i64,
     ) -> Option<Read> {
         let found = self.beginnings.find(body, now_unix)?;
@@ -208,7 +213,7 @@ impl Prompts {
         let root = known.root(adapter, found.cache_salt());
         let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        let prefix = prompter.prefix_after(&found, &root, limit_tokens)?;
+        let prefix = prompter.prefix_after(&found, &root, limit_tokens, reach)?;
         let read = read_of(prompter, before, prefix, place);
         Some(Read { beginning: true, ..read })
     }
@@ -219,6 +224,7 @@ fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, place: usize
         model: Requested::Known(place),
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
         keys: prefix.keys,
+        left_out: prefix.left_out,
         prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
         ..Read::default()
     }

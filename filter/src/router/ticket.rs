@@ -130,7 +130,8 @@ impl Ticket {
         });
         let load = route.replicas.first().and_then(|at| world.loads.get(*at));
         // Where a prompt was read to its end, its blocks leave less than one over.
-        let whole = u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
+        let whole = ask.left_out.is_none()
+            && u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
         let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
             .then_some(Expected {
                 cached: route.cached_tokens,

@@ -31,6 +31,9 @@ pub struct Ask<'a> {
     pub prompt_tokens: u32,
     /// Keeps requests together whose prompt has no key: any hash of what they share.
     pub affinity: u128,
+    /// A hash of what comes after the keys, where that was not read, being little and most likely
+    /// held by nobody.
+    pub left_out: Option<u128>,
     /// Why the prompt is not known, if it is not.
     pub degrade: Option<Degrade>,
 }
@@ -174,7 +177,9 @@ pub fn decide_with<'a>(
         price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], &mut candidates);
     order::fill(policy, local, ask.prompt_tokens, pools.len(), &mut candidates);
     let home = order::weighted_home(key, &pools);
-    let spread = ask.keys.last().map_or(ask.affinity, |key| key.number());
+    let last = ask.keys.last().map_or(ask.affinity, |key| key.number());
+    // What is left out parts prompts, too.
+    let spread = last ^ ask.left_out.unwrap_or_default();
     let spilled = order::sort(policy, home, [key, spread], &mut candidates);
 
     let Some(best) = candidates.first() else {
@@ -209,6 +214,7 @@ pub fn decide_with<'a>(
         cost: best.cost,
         ring_key: key,
         holders,
+        deepest: [&matches, &hoped].map(Matches::deepest).into_iter().max().unwrap_or_default(),
         probes: matches.probes,
     })
 }

@@ -13,6 +13,16 @@ pub enum Outcome<'a> {
     Refuse(Refusal),
 }
 
+impl<'a> Outcome<'a> {
+    /// The way to a replica, if it was not refused.
+    pub fn route(&self) -> Option<&Route<'a>> {
+        match self {
+            Self::Route(route) => Some(route),
+            Self::Refuse(_) => None,
+        }
+    }
+}
+
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route<'a> {
@@ -54,6 +64,8 @@ pub struct Route<'a> {
     pub ring_key: u128,
     /// Replicas that hold some of the prefix.
     pub holders: usize,
+    /// Blocks of the prefix that some replica holds, or will soon.
+    pub deepest: u32,
     /// Buckets of the map that were read.
     pub probes: u32,
 }
@@ -86,6 +98,7 @@ impl<'a> Route<'a> {
             cost: Cost::default(),
             ring_key,
             holders: 0,
+            deepest: 0,
             probes: 0,
         }
     }

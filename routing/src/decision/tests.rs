@@ -63,6 +63,7 @@ pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
         keys,
         prompt_tokens: keys.len() as u32 * 16 + 5,
         affinity: 7,
+        left_out: None,
         degrade: None,
     }
 }
@@ -96,6 +97,20 @@ fn the_replica_that_holds_the_prefix_gets_it() {
         assert_eq!((route.region, route.cluster), ("eu-west", "eu.demo-eu-west"));
         assert_eq!(route.replicas.len(), 2, "the other one of the zone for retries, no more");
     }
+}
+
+#[test]
+fn holders_of_the_same_are_parted_by_what_was_left_out() {
+    let (policy, world, keys) = (policy(), world(), keys(1, 100));
+    let map = held(&[(0, 99), (1, 99), (2, 100)]);
+    let first = |left_out| {
+        let route = route(&policy, &world, &Ask { left_out, ..ask("eu", &keys) }, &map);
+        assert_eq!((route.deepest, route.cached_tokens), (99, 99 * 16), "of those of the zone");
+        route.replicas[0]
+    };
+    let hashes: Vec<u128> = self::keys(2, 64).iter().map(|key| key.number()).collect();
+    let zeros = hashes.iter().filter(|hash| first(Some(**hash)) == 0).count();
+    assert!((16..48).contains(&zeros), "{zeros} of 64");
 }
 
 #[test]

@@ -98,13 +98,15 @@ impl Hints {
 
     /// A prompt's matches were these.
     pub fn put(&mut self, keys: &[Key], generation: u32, now_ms: u64, matches: &Matches) {
-        let Some(blocks) = matches.found.iter().map(|found| found.blocks).max() else { return };
+        if matches.found.is_empty() {
+            return;
+        }
         let Some((at, tag)) = self.place(keys) else { return };
         let Some(place) = self.places.get_mut(at) else { return };
         if place.tag != tag {
             *place = Place { tag, ..Place::default() };
         }
-        place.blocks = blocks;
+        place.blocks = matches.deepest();
         if let Some(first) = matches.first {
             let until_ms = now_ms.saturating_add(FIRST_MS);
             *place = Place { generation, until_ms, first, ..*place };

@@ -36,6 +36,11 @@ impl Matches {
             .and_then(|at| self.found.get(at))
             .map_or(0, |m| m.blocks)
     }
+
+    /// Blocks that the replica holds that holds most.
+    pub fn deepest(&self) -> u32 {
+        self.found.iter().map(|m| m.blocks).max().unwrap_or(0)
+    }
 }
 
 /// Something that can be asked who holds a prefix.

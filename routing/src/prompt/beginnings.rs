@@ -22,7 +22,7 @@ use siphasher::sip128::SipHasher13;
 use super::digest::Digest;
 use super::json::Text as JsonText;
 use super::memo::{AsItIs, secret};
-use super::prompter::{Known, Prefix, Prompter};
+use super::prompter::{Known, Prefix, Prompter, Reach};
 use super::request::Request;
 use super::script::Shape;
 use crate::fingerprint::Fingerprint;
@@ -42,6 +42,12 @@ const MOST_SHARE: usize = 8;
 /// Every so many times the whole way is gone, so that the memo goes on knowing the beginning for
 /// those who can't go this one.
 const WHOLE_WAY: u32 = 64;
+
+/// Every so many times the question is read to its end even where that seems to change nothing, so
+/// that engines' own counts of tokens have something to be held against; and so many times after it
+/// was seen that it does change something.
+const WHOLE_QUESTION: u32 = 8;
+const WHOLE_AGAIN: u32 = 16;
 
 /// Requests of which it is remembered that they came.
 const SEEN: usize = 256;
@@ -64,11 +70,26 @@ struct Beginning {
     shape: Shape,
     known: Known,
     uses: Cell<u32>,
+    /// So many of the next questions are read to their ends.
+    whole: Cell<u32>,
 }
 
 impl Beginning {
     fn is_for(&self, root: &Fingerprint, limit: usize) -> bool {
         self.root == *root && self.limit == limit
+    }
+
+    /// How far this time's question is read, if no further than that will do.
+    fn reach(&self, reach: Reach) -> Reach {
+        let whole = self.whole.get();
+        if reach == Reach::Whole {
+            self.whole.set(WHOLE_AGAIN);
+        } else if whole > 0 {
+            self.whole.set(whole - 1);
+        } else if !self.uses.get().is_multiple_of(WHOLE_QUESTION) {
+            return Reach::News;
+        }
+        Reach::Whole
     }
 
     fn bytes(&self) -> usize {
@@ -259,6 +280,7 @@ impl Beginnings {
             shape,
             known,
             uses: Cell::new(1),
+            whole: Cell::new(0),
         };
         if !self.put(head, beginning, now_unix) {
             return None;
@@ -315,15 +337,20 @@ impl Beginnings {
 
 impl Prompter {
     /// The prefix of a chat of which the beginning was found, under `root`; none where that was
-    /// learned under another root or limit.
+    /// learned under another root or limit. `reach`: how far it has to be read; whoever finds that
+    /// [`Reach::News`] was not enough asks again for the whole.
     pub fn prefix_after(
         &mut self,
         found: &Found<'_, '_>,
         root: &Fingerprint,
         limit: usize,
+        reach: Reach,
     ) -> Option<Prefix> {
-        let Beginning { shape, known, .. } = found.beginning;
-        let rest = [shape.part(&found.question), &shape.after];
-        found.beginning.is_for(root, limit).then(|| self.prefix_of_known(known, rest, limit))
+        let beginning = found.beginning;
+        let Beginning { shape, known, .. } = beginning;
+        beginning.is_for(root, limit).then(|| {
+            let rest = [shape.part(&found.question), &shape.after];
+            self.prefix_of_known(known, rest, limit, beginning.reach(reach))
+        })
     }
 }

@@ -56,5 +56,5 @@ pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 #[cfg(feature = "preprocess")]
 pub use preprocess::{ModelFiles, preprocess};
-pub use prompter::{End, Prefix, Prompter, Tokens};
+pub use prompter::{End, Prefix, Prompter, Reach, Tokens};
 pub use request::{Api, Request};

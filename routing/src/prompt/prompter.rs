@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use siphasher::sip128::SipHasher13;
+
 use super::bpe::Scratch;
 use super::error::PromptError;
 use super::memo::{self, Memo, Walk};
@@ -13,6 +15,7 @@ use super::spaces::Opening;
 use super::stretch::Stretches;
 use super::tokenizer::Stop;
 use crate::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
+use crate::recent::is_little;
 
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
@@ -20,8 +23,8 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Keys for which there is room from the start.
 const MOST_ROOM: usize = 512;
 
-/// Bytes after a known start that are tokenized each time: to keep them, which are mostly others
-/// each time, would cost about as much.
+/// Bytes after a known start that are tokenized each time, or left out: to keep them, which are
+/// mostly others each time, would cost about as much.
 const MOST_BRIEF: usize = 512;
 
 /// Bytes between the end of a stretch and the last cut before a question: mostly less than a stretch
@@ -44,6 +47,18 @@ pub struct Prefix {
     pub exact: bool,
     /// Why the known tokens end where they do.
     pub end: End,
+    /// A hash of what comes after them, where that is little and was left out ([`Reach::News`]).
+    pub left_out: Option<u128>,
+}
+
+/// How far a prompt is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To the first block that not all who begin like it share, where little comes after that. Held
+    /// prefixes are closed: if nobody holds that block, nobody holds what comes after it.
+    News,
+    /// To its end, or the limit.
+    Whole,
 }
 
 /// All about a prompt, for a person and for a simulated engine.
@@ -204,6 +219,7 @@ impl Prompter {
                 prompt_tokens: ids.len(),
                 exact: true,
                 end: if ids.len() > limit { End::Limit } else { End::Complete },
+                left_out: None,
             });
         }
         let text = text(&self.model, &request.prompt, now_unix)?;
@@ -303,7 +319,7 @@ impl Prompter {
             };
             guess.max(tokens)
         };
-        Prefix { keys, tokens, prompt_tokens, exact, end }
+        Prefix { keys, tokens, prompt_tokens, exact, end, left_out: None }
     }
 
     /// What a chat comes to up to its question: what the template makes of it, and its tokens.
@@ -425,18 +441,48 @@ impl Prompter {
         known: &Known,
         rest: [&str; 2],
         limit: usize,
+        reach: Reach,
     ) -> Prefix {
         // A token has a byte at least, mostly. Where the limit is reached, what comes after it is
         // estimated by where stretches end, which a cut isn't.
         let [question, after] = rest;
         let bytes = known.text.len() + question.len() + after.len();
         if let Some(cut) = known.cut.filter(|cut| cut.chain.tokens() + bytes < limit) {
+            if reach == Reach::News
+                && let Some(prefix) = self.news(known, cut, rest)
+            {
+                return prefix;
+            }
             let prefix = self.prefix_from(known, cut, rest, limit);
             if prefix.exact {
                 return prefix;
             }
         }
         self.prefix_from(known, known.stretch, rest, limit)
+    }
+
+    /// The prefix to the end of the first block that a known start alone doesn't tell, if what comes
+    /// after that seems to be little.
+    fn news(&mut self, known: &Known, cut: Here, rest: [&str; 2]) -> Option<Prefix> {
+        let [question, after] = rest;
+        let left =
+            known.stretch.before + known.text.len() - cut.before + question.len() + after.len();
+        let blocks = cut.chain.tokens() / BLOCK_TOKENS;
+        // As many bytes to a token as there were so far.
+        let end = cut.chain.tokens() + left * cut.chain.tokens() / cut.before.max(1);
+        if left > MOST_BRIEF || !is_little(blocks, end / BLOCK_TOKENS) {
+            return None;
+        }
+        let prefix = self.prefix_from(known, cut, rest, (blocks + 1) * BLOCK_TOKENS);
+        match prefix.end {
+            End::Complete => Some(prefix),
+            End::Limit => {
+                // The same everywhere, so that equal prompts have equal ones.
+                let hash = SipHasher13::new().hash(question.as_bytes()).as_u128();
+                Some(Prefix { left_out: Some(hash), ..prefix })
+            }
+            End::Media | End::Word => None,
+        }
     }
 
     fn prefix_from(&mut self, known: &Known, here: Here, rest: [&str; 2], limit: usize) -> Prefix {

@@ -279,15 +279,17 @@ impl Tokenizer {
         let mut pieces = [""; PIECES];
         let mut shorts = [None; PIECES];
         while at < text.len() {
+            // A piece has a token at least.
+            let most = limit.saturating_sub(out.len()).max(1);
             let mut count = 0;
-            for (piece, short) in pieces.iter_mut().zip(&mut shorts) {
+            for (piece, short) in pieces.iter_mut().zip(&mut shorts).take(most) {
                 let start = at;
                 at = self.cuts.piece_end(text.as_bytes(), start);
                 *piece = text.get(start..at).unwrap_or_default();
                 *short = Short::of(piece.as_bytes(), Kind::Piece);
                 count += usize::from(at > start);
             }
-            scratch.expect(&shorts);
+            scratch.expect(shorts.get(..count).unwrap_or_default());
             for (piece, short) in pieces.iter().zip(shorts).take(count) {
                 if out.len() >= limit {
                     return Stop::Limit;
