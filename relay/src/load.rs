@@ -33,6 +33,9 @@ pub struct Polling {
     pub interval: Duration,
     /// For one answer.
     pub timeout: Duration,
+    /// Between two looks at `/health` of an engine whose `/metrics` answers, jittered by a quarter:
+    /// SGLang generates a token for each.
+    pub health: Duration,
     /// Between two looks at which models and adapters it serves, jittered by a quarter.
     pub models: Duration,
     /// Time with running requests but without events after which an engine is suspect; none for
@@ -97,6 +100,22 @@ pub struct Poller {
 /// Nobody wants to hear of it any more.
 struct Ended;
 
+/// What `/health` said lately.
+struct Pulse {
+    /// Whether the engine is up; none before it was asked.
+    up: Option<bool>,
+    /// Timeouts in a row.
+    silent: u32,
+    /// When it is asked again, at the latest.
+    due: Instant,
+}
+
+impl Pulse {
+    fn is_well(&self) -> bool {
+        self.up == Some(true) && self.silent == 0
+    }
+}
+
 /// Why a poll failed.
 enum Failure {
     /// No process listens.
@@ -117,62 +136,28 @@ impl Poller {
             .pool_timer(TokioTimer::new())
             .pool_max_idle_per_host(1)
             .build(connector);
-        let health = format!("http://{}/health", self.endpoint);
         let metrics = format!("http://{}/metrics", self.endpoint);
         let mut ask_at = Instant::now();
         let mut trip = self.polling.round_trips.map(RoundTrip::new);
-        let mut was_up: Option<bool> = None;
-        let mut silent = 0;
+        let mut pulse = Pulse { up: None, silent: 0, due: ask_at };
         loop {
             let start = Instant::now();
-            let up = match self.get(&client, &health, 1 << 16).await {
-                Ok(_) => {
-                    silent = 0;
-                    true
-                }
-                Err(failure) => {
-                    self.counters.polls_failed.one();
-                    let reason = match failure {
-                        Failure::Refused => {
-                            if was_up == Some(true) {
-                                self.alarms.gone.notify_one();
-                            }
-                            silent = TIMEOUTS_TO_DOWN;
-                            "it refuses connections".to_owned()
-                        }
-                        Failure::Status(status) => {
-                            silent = TIMEOUTS_TO_DOWN;
-                            format!("/health says {status}")
-                        }
-                        Failure::Silent(reason) => {
-                            silent += 1;
-                            reason
-                        }
-                    };
-                    let up = was_up == Some(true) && silent < TIMEOUTS_TO_DOWN;
-                    if !up && was_up != Some(false) {
-                        warn!(engine = self.endpoint, reason, "the engine is down");
-                    }
-                    up
-                }
-            };
-            if up && was_up != Some(true) {
-                info!(engine = self.endpoint, "the engine is up");
-                if was_up == Some(false) {
-                    self.alarms.back.notify_one();
-                }
-            }
-            was_up = Some(up);
+            let looks = pulse.due <= start || !pulse.is_well();
+            // One that tells its load is well enough for now.
+            let mut load = if looks { None } else { self.load(&client, &metrics).await };
+            let up = load.is_some() || self.feel(&client, &mut pulse).await;
             if !up {
                 // It may come back as another.
                 ask_at = start;
-            } else if silent == 0 && ask_at <= start {
+            } else if pulse.is_well() && ask_at <= start {
                 if self.ask(&client).await.is_err() {
                     return;
                 }
                 ask_at = start + jittered(self.polling.models);
             }
-            let load = if up && silent == 0 { self.load(&client, &metrics).await } else { None };
+            if looks && pulse.is_well() {
+                load = self.load(&client, &metrics).await;
+            }
             let round_trip = match &mut trip {
                 Some(trip) if up => trip.measure(&self.endpoint, self.polling.timeout).await,
                 _ => None,
@@ -188,6 +173,52 @@ impl Poller {
                 () = self.state.closed() => return,
             }
         }
+    }
+
+    /// Looks at `/health`; says whether the engine is up.
+    async fn feel(&self, client: &HttpClient, pulse: &mut Pulse) -> bool {
+        pulse.due = Instant::now() + jittered(self.polling.health);
+        let was_up = pulse.up;
+        let url = format!("http://{}/health", self.endpoint);
+        let up = match self.get(client, &url, 1 << 16).await {
+            Ok(_) => {
+                pulse.silent = 0;
+                true
+            }
+            Err(failure) => {
+                self.counters.polls_failed.one();
+                let reason = match failure {
+                    Failure::Refused => {
+                        if was_up == Some(true) {
+                            self.alarms.gone.notify_one();
+                        }
+                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        "it refuses connections".to_owned()
+                    }
+                    Failure::Status(status) => {
+                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        format!("/health says {status}")
+                    }
+                    Failure::Silent(reason) => {
+                        pulse.silent += 1;
+                        reason
+                    }
+                };
+                let up = was_up == Some(true) && pulse.silent < TIMEOUTS_TO_DOWN;
+                if !up && was_up != Some(false) {
+                    warn!(engine = self.endpoint, reason, "the engine is down");
+                }
+                up
+            }
+        };
+        if up && was_up != Some(true) {
+            info!(engine = self.endpoint, "the engine is up");
+            if was_up == Some(false) {
+                self.alarms.back.notify_one();
+            }
+        }
+        pulse.up = Some(up);
+        up
     }
 
     /// Asks which model and adapters it serves. An answer that can't be had changes nothing.

@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -11,7 +12,9 @@ use warmpath_proto::v1::replica::State;
 use warmpath_proto::v1::side_stream_client::SideStreamClient;
 use warmpath_proto::v1::{Hello, Up, up};
 
-use common::relay::{Follower, Publisher, Relay, api, configuration, life, one_replica, retry};
+use common::relay::{
+    Follower, Publisher, Relay, api, api_at, configuration, life, one_replica, retry,
+};
 
 async fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
@@ -249,7 +252,7 @@ async fn engines_say_which_model_and_adapters_they_serve() {
     let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
     let yaml = one_replica(api.address, "{}")
         .replace("name: demo,", "name: demo, from_engine: true,")
-        .replace("interval_ms: 20", "interval_ms: 20, models_ms: 20")
+        .replace("interval_ms: 20,", "interval_ms: 20, models_ms: 20,")
         .replace(", events: {}", "");
     let relay = Relay::with(&format!("admin: {admin}\n{yaml}")).await;
     let mut follower = Follower::open(&relay, vec![]).await;
@@ -283,6 +286,27 @@ async fn engines_say_which_model_and_adapters_they_serve() {
     *api.models.lock().unwrap() = listing("another", &[]);
     follower.until("taken out", |view| view.state() == State::Down).await;
     follower.until("its names, too", |view| view.models[0].adapters == ["lora-a"]).await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_tells_its_load_is_seldom_asked_for_its_health() {
+    let api = api().await;
+    let yaml = one_replica(api.address, "{}")
+        .replace("health_ms: 20", "health_ms: 60000")
+        .replace(", events: {}", "");
+    let relay = Relay::with(&yaml).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
+    let [health, metrics] = &*api.asked;
+    retry(async || (metrics.load(Ordering::Relaxed) >= 10).then_some(())).await;
+    assert_eq!(health.load(Ordering::Relaxed), 1);
+    // That it is gone shows all the same, and that it is back.
+    api.serving.abort();
+    follower.until("down", |view| view.state() == State::Down).await;
+    drop(api.serving.await);
+    let _api = api_at(api.address).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
     relay.stop().await;
 }
 

@@ -419,6 +419,7 @@ impl Checker<'_> {
         Ok(Polling {
             interval: field("interval_ms", &raw.interval_ms, 200, 60_000)?,
             timeout: field("timeout_ms", &raw.timeout_ms, 1000, 60_000)?,
+            health: field("health_ms", &raw.health_ms, 1_000, 60_000)?,
             models: field("models_ms", &raw.models_ms, 5_000, 3_600_000)?,
             silence: or_never("silence_ms", &raw.silence_ms, 30_000)?,
             round_trips: or_never("rtt_ms", &raw.rtt_ms, 5_000)?,

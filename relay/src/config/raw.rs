@@ -104,6 +104,7 @@ pub(super) struct RawEvents {
 pub(super) struct RawPolling {
     pub(super) interval_ms: Option<Spanned<u64>>,
     pub(super) timeout_ms: Option<Spanned<u64>>,
+    pub(super) health_ms: Option<Spanned<u64>>,
     pub(super) models_ms: Option<Spanned<u64>>,
     pub(super) silence_ms: Option<Spanned<u64>>,
     pub(super) rtt_ms: Option<Spanned<u64>>,

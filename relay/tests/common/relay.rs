@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Api {
     pub address: SocketAddr,
     pub well: Arc<AtomicBool>,
+    /// How often it was asked at `/health` and `/metrics`.
+    pub asked: Arc<[AtomicUsize; 2]>,
     /// What it says at `/v1/models`.
     pub models: Arc<Mutex<String>>,
     pub serving: JoinHandle<()>,
@@ -47,12 +49,18 @@ pub async fn api_at(address: SocketAddr) -> Api {
     let address = listener.local_addr().unwrap();
     let well = Arc::new(AtomicBool::new(true));
     let health = Arc::clone(&well);
+    let asked = Arc::new([const { AtomicUsize::new(0) }; 2]);
+    let [of_health, of_metrics] = [0, 1].map(|at| {
+        let asked = Arc::clone(&asked);
+        move || asked[at].fetch_add(1, Ordering::Relaxed)
+    });
     let models = Arc::new(Mutex::new(String::new()));
     let listed = Arc::clone(&models);
     let app = axum::Router::new()
         .route(
             "/health",
             get(move || async move {
+                of_health();
                 if health.load(Ordering::Relaxed) {
                     StatusCode::OK
                 } else {
@@ -63,13 +71,14 @@ pub async fn api_at(address: SocketAddr) -> Api {
         .route("/v1/models", get(move || async move { listed.lock().unwrap().clone() }))
         .route(
             "/metrics",
-            get(|| async {
+            get(move || async move {
+                of_metrics();
                 "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"0\"} 2\n\
                  vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"
             }),
         );
     let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    Api { address, well, models, serving }
+    Api { address, well, asked, models, serving }
 }
 
 pub fn message(parts: &[&[u8]]) -> ZmqMessage {
@@ -294,7 +303,7 @@ pub fn one_replica(api: SocketAddr, events: &str) -> String {
         "listen: 127.0.0.1:0\n\
          models:\n- {{ name: demo, version: \"1\", path: tests, adapters: [lora-a] }}\n\
          replicas:\n- {{ endpoint: \"{api}\", pool: eu, model: demo, events: {events} }}\n\
-         polling: {{ interval_ms: 20 }}\n"
+         polling: {{ interval_ms: 20, health_ms: 20 }}\n"
     )
 }
 
