@@ -10,7 +10,6 @@ pub mod guard;
 pub mod latency;
 pub mod load;
 pub mod memory;
-pub mod process;
 pub mod report;
 pub mod run;
 pub mod script;

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::ports::spawn;
 
@@ -30,9 +31,22 @@ impl Process {
         Ok(Self { name: name.into(), log, child })
     }
 
+    /// Its id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it printed so far.
     pub fn output(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The last lines of that, in one.
+    pub fn tail(&self) -> String {
+        let output = self.output();
+        let lines: Vec<&str> = output.lines().collect();
+        lines.get(lines.len().saturating_sub(5)..).unwrap_or_default().join(" | ")
     }
 
     /// An error if it has ended, with the end of what it printed.
@@ -44,7 +58,28 @@ impl Process {
             let output = self.output();
             let from = output.floor_char_boundary(output.len().saturating_sub(4000));
             let tail = output.get(from..).unwrap_or_default();
-            anyhow::bail!("{} ended with {status}:\n{tail}", self.name);
+            bail!("{} ended with {status}:\n{tail}", self.name);
+        }
+        Ok(())
+    }
+
+    /// Waits until something holds.
+    ///
+    /// # Errors
+    /// It ended before, or it took longer than `patience`; with the end of what it printed.
+    pub fn until(
+        &mut self,
+        patience: Duration,
+        mut holds: impl FnMut() -> bool,
+    ) -> anyhow::Result<()> {
+        let start = Instant::now();
+        while !holds() {
+            self.check()?;
+            if start.elapsed() > patience {
+                let (name, seconds) = (&self.name, patience.as_secs());
+                bail!("{name} was not ready within {seconds} s: {}", self.tail());
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
     }

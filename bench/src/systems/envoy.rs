@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use warmpath_tests::{Client, host};
+use warmpath_tests::{Client, Process, host};
 
 use super::{Fleet, Ground, PATIENCE, System, answers, free_ports, local, quickstart};
 use crate::bodies::{Bodies, Kind};
-use crate::process::Process;
 
 /// A replica holds the prefix, or will in a moment: it was sent there just now.
 const WARM: &str = "warm|recent";

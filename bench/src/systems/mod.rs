@@ -11,10 +11,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use warmpath_tests::{Client, Tools, repository};
+use warmpath_tests::{Client, Process, Tools, repository};
 
 use crate::bodies::Kind;
-use crate::process::Process;
 
 /// How long something may take to start.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fastrand::Rng;
-use warmpath_tests::Client;
+use warmpath_tests::{Client, Process};
 
 use super::{Fleet, Ground, PATIENCE, System, free_ports, local};
 use crate::bodies::{Bodies, Kind, MODEL};
-use crate::process::Process;
 
 /// The arguments that Python starts a peer with.
 type Arguments = fn(&Ground) -> Vec<String>;
