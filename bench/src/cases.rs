@@ -11,7 +11,7 @@ use fastrand::Rng;
 use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Writer, find};
+use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
 use warmpath_routing::prompt::{
     Api, Beginnings, Model, ModelFiles, Prompter, Reach, Request, preprocess,
 };
@@ -159,7 +159,7 @@ impl Store for Buckets {
 struct Map(Buckets);
 
 impl Lookup for Map {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         find(&self.0, Layout::default(), GENERATION, keys, Hint::default(), wanted)
     }
 }
@@ -200,7 +200,7 @@ fn filled(replicas: u16, others: u16) -> (Map, Vec<Key>) {
 pub(crate) fn matching(replicas: u16, others: u16) -> Call {
     let (map, asked) = filled(replicas, others);
     Box::new(move || {
-        black_box(map.matches(black_box(&asked), &|slot| slot < replicas));
+        black_box(map.matches(black_box(&asked), &|slot: u16| slot < replicas));
     })
 }
 
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_fixture_is_what_it_says() {
         let (map, asked) = filled(64, OTHERS);
-        let matches = map.matches(&asked, &|_| true);
+        let matches = map.matches(&asked, &|_: u16| true);
         assert_eq!(matches.found.len(), 32);
         assert_eq!(matches.blocks(0), BLOCKS as u32);
         assert_eq!(matches.blocks(1), 0);

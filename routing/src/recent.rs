@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use hashbrown::HashMap;
 
 use crate::fingerprint::Key;
-use crate::prefix_map::{Lookup, Match, Matches};
+use crate::prefix_map::{Lookup, Match, Matches, Wanted};
 
 /// How long a choice counts, in milliseconds: about the longest prefill.
 pub const HOLD_MS: u64 = 2_000;
@@ -143,7 +143,7 @@ impl At<'_> {
 }
 
 impl Lookup for At<'_> {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         let mut found: Vec<Match> = Vec::new();
         if self.recent.keys.is_empty() {
             return Matches::default();
@@ -155,7 +155,7 @@ impl Lookup for At<'_> {
             let key = depth.checked_sub(1).and_then(|at| keys.get(at));
             let Some(held) = key.and_then(|key| self.recent.keys.get(key)) else { continue };
             for held in held.iter().filter(|held| self.holds(held)) {
-                if wanted(held.slot) && !found.iter().any(|m| m.slot == held.slot) {
+                if wanted.wants(held.slot) && !found.iter().any(|m| m.slot == held.slot) {
                     found.push(Match { slot: held.slot, blocks: depth as u32 });
                 }
             }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     fn found(recent: &Recent, keys: &[Key], now_ms: u64) -> Vec<(u16, u32)> {
-        let matches = recent.at(now_ms).matches(keys, &|_| true);
+        let matches = recent.at(now_ms).matches(keys, &|_: u16| true);
         matches.found.iter().map(|m| (m.slot, m.blocks)).collect()
     }
 
@@ -204,8 +204,8 @@ mod tests {
         assert_eq!(found(&recent, &other, 1_001), [(3, 6)], "a shared system prompt");
         assert_eq!(found(&recent, &keys(2, 5), 1_001), []);
         assert_eq!(found(&recent, &one[..7], 1_001), [(3, 6)]);
-        assert_eq!(recent.at(1_001).matches(&one, &|slot| slot != 3).found, []);
-        let within = |ms| recent.at(1_500).within(ms).matches(&one, &|_| true).found.len();
+        assert_eq!(recent.at(1_001).matches(&one, &|slot: u16| slot != 3).found, []);
+        let within = |ms| recent.at(1_500).within(ms).matches(&one, &|_: u16| true).found.len();
         assert_eq!((within(499), within(500)), (0, 1));
         // Those who follow don't prolong it.
         recent.sent(&one, 0, 3, 2_500);

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use warmpath_routing::decision::{Ask, Outcome, Reason, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key, Scope};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Writer, find};
+use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
 use warmpath_routing::ring;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use wasm_bindgen_test::wasm_bindgen_test;
@@ -65,7 +65,7 @@ impl Store for Memory {
 }
 
 impl Lookup for Memory {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         find(self, Layout::default(), 1, keys, Hint::default(), wanted)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prefix_map::{Lookup, Match, Matches};
+use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use super::beside;
@@ -213,13 +213,13 @@ pub(super) struct HeldOf<'a> {
 }
 
 impl Lookup for HeldOf<'_> {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         let mut found: Vec<Match> = Vec::new();
         for (slot, blocks, held) in &self.state.held {
             let told = (*blocks as usize).min(self.prompt_blocks).min(keys.len());
             let known = keys.iter().take_while(|key| held.contains(key)).count();
             let blocks = told.max(known) as u32;
-            if blocks > 0 && wanted(*slot) {
+            if blocks > 0 && wanted.wants(*slot) {
                 match found.iter_mut().find(|found| found.slot == *slot) {
                     Some(found) => found.blocks = found.blocks.max(blocks),
                     None => found.push(Match { slot: *slot, blocks }),

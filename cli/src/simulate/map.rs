@@ -1,7 +1,7 @@
 //! What the prefix map says of the simulated engines.
 
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prefix_map::{Lookup, Match, Matches};
+use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
 
 use super::fleet::Fleet;
 use super::trace::{ID_TOKENS, Request};
@@ -16,10 +16,10 @@ pub(super) struct Announced<'a> {
 }
 
 impl Lookup for Announced<'_> {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         let mut found = Vec::new();
         for (slot, engine) in (0..).zip(&self.fleet.engines) {
-            if !wanted(slot) {
+            if !wanted.wants(slot) {
                 continue;
             }
             let ids = self.request.whole().iter();

@@ -79,7 +79,7 @@ impl Chooser {
             }
             Router::CacheOnly => {
                 let matches =
-                    Announced { fleet, request }.matches(&keys(request, 1 << 20), &|_| true);
+                    Announced { fleet, request }.matches(&keys(request, 1 << 20), &|_: u16| true);
                 let best = matches.found.iter().rev().max_by_key(|m| m.blocks);
                 best.map_or(0, |m| usize::from(m.slot))
             }

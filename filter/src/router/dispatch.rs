@@ -8,7 +8,7 @@ use std::rc::Rc;
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, find};
+use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
@@ -409,7 +409,7 @@ fn excused(
         return route.cached_tokens;
     }
     let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
-    let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at| at == slot);
+    let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at: u16| at == slot);
     sent.blocks(slot).saturating_mul(16)
 }
 
@@ -432,7 +432,7 @@ struct Buckets<'a, D> {
 }
 
 impl<D: Data> Lookup for Buckets<'_, D> {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         let Self { map, generation, hints, now_ms } = *self;
         let hint = hints.borrow().get(keys, generation, now_ms);
         let matches = find(map, Layout::default(), generation, keys, hint, wanted);

@@ -8,9 +8,14 @@ mod explain;
 mod local;
 mod order;
 mod outcome;
+mod worth;
 
 pub use local::Local;
 pub use outcome::{Degrade, Outcome, Reason, Refusal, Route};
+
+use std::cell::OnceCell;
+
+use worth::Worth;
 
 use crate::cost::{Cost, CostModel, Way, cached_tokens};
 use crate::fingerprint::Key;
@@ -55,6 +60,8 @@ struct Candidate<'a> {
     /// The part of its prefill that no cache saves, in milliseconds.
     base: f64,
     place: u64,
+    /// Tokens that it has in prefill.
+    under_way: u32,
     /// It has as much to prefill as it may.
     held_back: bool,
     /// That, or more in flight than its share.
@@ -66,16 +73,25 @@ impl Candidate<'_> {
         self.load.in_flight.max(self.load.waiting.saturating_add(self.load.running))
     }
 
+    /// Tokens that it is spared if it holds so many blocks.
+    fn tokens(&self, blocks: u32, prompt_tokens: u32) -> u32 {
+        cached_tokens(blocks, self.replica.block_tokens, prompt_tokens)
+    }
+
+    /// Its cost if it is spared so many tokens.
+    fn cost_of(&self, pool: &Reachable<'_>, prompt_tokens: u32, hoped: u32) -> Cost {
+        pool.prices.cost(hoped, prompt_tokens.saturating_sub(hoped), pool.way, &self.load)
+    }
+
     /// Gives it its cost, by what it holds of the prefix and what is on its way there; whether it
     /// holds something.
     fn price(
         &mut self,
-        prices: &CostModel,
-        way: Way,
+        pool: &Reachable<'_>,
         prompt_tokens: u32,
         [matches, hoped]: [&Matches; 2],
     ) -> bool {
-        let replica = self.replica;
+        let (replica, prices) = (self.replica, pool.prices);
         let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
         let on_gpu = matches.blocks(replica.slot);
         self.cached = tokens(on_gpu);
@@ -97,8 +113,7 @@ impl Candidate<'_> {
             }
         }
         self.hoped = self.cached.max(soon);
-        let uncached = prompt_tokens.saturating_sub(self.hoped);
-        self.cost = prices.cost(self.hoped, uncached, way, &self.load);
+        self.cost = self.cost_of(pool, prompt_tokens, self.hoped);
         self.cost.load = bringing;
         self.base = prices.prefill_base_ms;
         holds
@@ -111,6 +126,7 @@ struct Reachable<'a> {
     region: &'a str,
     cluster: &'a str,
     way: Way,
+    prices: &'a CostModel,
     weight: f64,
 }
 
@@ -128,7 +144,7 @@ pub fn decide<'a>(
 pub fn decide_with<'a>(
     policy: &'a Policy,
     world: &'a World,
-    local: &Local<'_>,
+    local: &Local<'a>,
     ask: &Ask<'a>,
     map: &dyn Lookup,
 ) -> Outcome<'a> {
@@ -137,10 +153,10 @@ pub fn decide_with<'a>(
         Err(refusal) => return Outcome::Refuse(refusal),
     };
     let mut degrade = ask.degrade;
-    let mut pools = reachable(policy, rule, ask.model);
+    let mut pools = reachable(policy, local, rule, ask.model);
     if pools.is_empty() {
         degrade = degrade.or(Some(Degrade::UnknownModel));
-        pools = reachable(policy, rule, None);
+        pools = reachable(policy, local, rule, None);
     }
     let Some(nearest) = pools.first() else {
         return Outcome::Refuse(Refusal::no_replica(zone));
@@ -162,20 +178,33 @@ pub fn decide_with<'a>(
         return Outcome::Refuse(Refusal::no_replica(zone));
     }
     let believed = believed(&candidates);
-    let wanted = |slot: u16| believed.binary_search(&slot).is_ok();
-    let matches = match degrade {
-        None => map.matches(ask.keys, &wanted),
-        Some(_) => Matches::default(),
-    };
+    let wanted = |slot: u16| believed.binary_search_by_key(&slot, |(slot, _)| *slot).is_ok();
     let hoped = match local.recent {
         // Slots mean something only while the view is the map's.
         Some(recent) if world.fresh => recent.matches(ask.keys, &wanted),
         _ => Matches::default(),
     };
+    order::bound(policy, local, pools.len(), &mut candidates);
+    let matches = match degrade {
+        None => {
+            let batch = local.batch;
+            let worth = Worth {
+                policy,
+                pools: &pools,
+                candidates: &candidates,
+                believed: &believed,
+                batch,
+                prompt_tokens: ask.prompt_tokens,
+                hoped: &hoped,
+                limit: OnceCell::new(),
+            };
+            map.matches(ask.keys, &worth)
+        }
+        Some(_) => Matches::default(),
+    };
     let key = ring_key(policy, ask);
-    let holders =
-        price(policy, local, &pools, ask.prompt_tokens, [&matches, &hoped], &mut candidates);
-    order::fill(policy, local, ask.prompt_tokens, pools.len(), &mut candidates);
+    let holders = price(&pools, ask.prompt_tokens, [&matches, &hoped], &mut candidates);
+    order::hold_back(policy, local.batch, ask.prompt_tokens, &mut candidates);
     let home = order::weighted_home(key, &pools);
     let last = ask.keys.last().map_or(ask.affinity, |key| key.number());
     // What is left out parts prompts, too.
@@ -230,7 +259,12 @@ fn zone<'a>(policy: &'a Policy, asked: Option<&str>) -> Result<(&'a str, &'a Zon
 }
 
 /// The zone's pools that serve the model, the nearest first.
-fn reachable<'a>(policy: &'a Policy, rule: &'a Zone, model: Option<&str>) -> Vec<Reachable<'a>> {
+fn reachable<'a>(
+    policy: &'a Policy,
+    local: &Local<'a>,
+    rule: &'a Zone,
+    model: Option<&str>,
+) -> Vec<Reachable<'a>> {
     let mut pools: Vec<Reachable<'a>> = rule
         .clusters
         .iter()
@@ -245,6 +279,7 @@ fn reachable<'a>(policy: &'a Policy, rule: &'a Zone, model: Option<&str>) -> Vec
                 region: &pool.region,
                 cluster,
                 way: Way { rtt_ms: region.rtt_ms, abroad: pool.region != policy.region },
+                prices: local.prices.get(name).unwrap_or(&policy.cost),
                 weight: region.weight,
             })
         })
@@ -289,6 +324,7 @@ fn candidates<'a>(
                     cost: Cost::default(),
                     base: 0.0,
                     place: 0,
+                    under_way: 0,
                     held_back: false,
                     full: false,
                 })
@@ -307,20 +343,21 @@ fn candidates<'a>(
     ready
 }
 
-/// Slots whose entries in the map are believed, sorted.
-fn believed(candidates: &[Candidate<'_>]) -> Vec<u16> {
-    let ready = candidates.iter().map(|c| c.replica).filter(|r| r.state == ReplicaState::Ready);
-    let own = ready.clone().map(|replica| replica.slot);
-    let slower = ready.flat_map(|replica| &replica.tiers).map(|tier| tier.slot);
-    let mut slots: Vec<u16> = own.chain(slower).collect();
+/// Slots whose entries in the map are believed, sorted, and a candidate whose that is.
+fn believed(candidates: &[Candidate<'_>]) -> Vec<(u16, usize)> {
+    let all = candidates.iter().enumerate();
+    let ready = all.filter(|(_, candidate)| candidate.replica.state == ReplicaState::Ready);
+    let own = ready.clone().map(|(at, candidate)| (candidate.replica.slot, at));
+    let slower = ready.flat_map(|(at, candidate)| {
+        candidate.replica.tiers.iter().map(move |tier| (tier.slot, at))
+    });
+    let mut slots: Vec<(u16, usize)> = own.chain(slower).collect();
     slots.sort_unstable();
     slots
 }
 
 /// Gives each candidate its cost; how many of them hold something of the prefix.
 fn price(
-    policy: &Policy,
-    local: &Local<'_>,
     pools: &[Reachable<'_>],
     prompt_tokens: u32,
     held: [&Matches; 2],
@@ -328,9 +365,8 @@ fn price(
 ) -> usize {
     let mut holders = 0;
     for (at, pool) in pools.iter().enumerate() {
-        let prices = local.prices.get(pool.name).unwrap_or(&policy.cost);
         for candidate in candidates.iter_mut().filter(|candidate| candidate.pool == at) {
-            holders += usize::from(candidate.price(prices, pool.way, prompt_tokens, held));
+            holders += usize::from(candidate.price(pool, prompt_tokens, held));
         }
     }
     holders

@@ -6,11 +6,10 @@ use super::{Candidate, Local, Reachable};
 use crate::policy::Policy;
 use crate::ring;
 
-/// Marks the replicas that are above their pool's bound, or have as much to prefill as they may.
-pub(super) fn fill(
+/// Marks the replicas that are above their pool's bound.
+pub(super) fn bound(
     policy: &Policy,
     local: &Local<'_>,
-    prompt_tokens: u32,
     pools: usize,
     candidates: &mut [Candidate<'_>],
 ) {
@@ -20,17 +19,29 @@ pub(super) fn fill(
             (weights + u64::from(c.replica.weight), busy + u64::from(c.busy()))
         });
         for candidate in candidates.iter_mut().filter(|c| c.pool == pool) {
-            let cold = prompt_tokens.saturating_sub(candidate.hoped);
-            let under_way = local.cold_tokens(candidate.index);
             let bound = ring::bound(&policy.ring, busy, candidate.replica.weight, weights);
-            candidate.held_back = !admits(policy, local.batch, under_way, cold);
-            candidate.full = candidate.busy() >= bound || candidate.held_back;
+            candidate.under_way = local.cold_tokens(candidate.index);
+            candidate.full = candidate.busy() >= bound;
         }
     }
 }
 
+/// Marks those, too, that have as much to prefill as they may.
+pub(super) fn hold_back(
+    policy: &Policy,
+    batch: bool,
+    prompt_tokens: u32,
+    candidates: &mut [Candidate<'_>],
+) {
+    for candidate in candidates {
+        let cold = prompt_tokens.saturating_sub(candidate.hoped);
+        candidate.held_back = !admits(policy, batch, candidate.under_way, cold);
+        candidate.full |= candidate.held_back;
+    }
+}
+
 /// Whether a replica with so many tokens in prefill takes so many more.
-fn admits(policy: &Policy, batch: bool, under_way: u32, cold: u32) -> bool {
+pub(super) fn admits(policy: &Policy, batch: bool, under_way: u32, cold: u32) -> bool {
     // What is little beside the limit doesn't make it worse, and its cache may be there alone.
     const LITTLE: f64 = 1.0 / 32.0;
     let limit = f64::from(policy.admission.cold_tokens);

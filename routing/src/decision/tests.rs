@@ -5,18 +5,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::cost::CostModel;
 use crate::policy::tests::two_regions;
-use crate::prefix_map::Match;
+use crate::prefix_map::{Match, Wanted};
 use crate::recent::Recent;
 
 /// A map that is told how many blocks each slot holds of any prompt.
 pub(super) struct Held(pub(super) BTreeMap<u16, u32>);
 
 impl Lookup for Held {
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches {
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
         let found = self
             .0
             .iter()
-            .filter(|(slot, _)| wanted(**slot))
+            .filter(|(slot, _)| wanted.wants(**slot))
             .map(|(slot, blocks)| Match { slot: *slot, blocks: (*blocks).min(keys.len() as u32) });
         Matches { found: found.filter(|m| m.blocks > 0).collect(), probes: 1, first: None }
     }
@@ -269,7 +269,7 @@ fn ranks_of_one_endpoint_are_named_once() {
 fn route_with<'a>(
     policy: &'a Policy,
     world: &'a World,
-    local: &Local<'_>,
+    local: &Local<'a>,
     ask: &Ask<'a>,
     map: &Held,
 ) -> Route<'a> {

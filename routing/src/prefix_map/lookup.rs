@@ -6,6 +6,9 @@ use crate::fingerprint::Key;
 /// Most buckets that one search reads: a search is work on a proxy's worker thread.
 const MOST_PROBES: u32 = 96;
 
+/// What doesn't matter is sought to about this part of the prompt.
+const ABOUT: usize = 8;
+
 /// How far one replica holds a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
@@ -43,10 +46,29 @@ impl Matches {
     }
 }
 
+/// Whose matches are sought.
+pub trait Wanted {
+    /// Whether that of this replica is.
+    fn wants(&self, slot: u16) -> bool;
+
+    /// Whether it would matter that a replica held so many `blocks`, given what was `found` of those
+    /// that hold more. Of one to which it doesn't it will do to know about what it holds.
+    fn matters(&self, _slot: u16, _blocks: u32, _found: &[Match]) -> bool {
+        true
+    }
+}
+
+impl<F: Fn(u16) -> bool> Wanted for F {
+    fn wants(&self, slot: u16) -> bool {
+        self(slot)
+    }
+}
+
 /// Something that can be asked who holds a prefix.
 pub trait Lookup {
-    /// The longest match of each replica for which `wanted(slot)`.
-    fn matches(&self, keys: &[Key], wanted: &dyn Fn(u16) -> bool) -> Matches;
+    /// The longest match of each replica that is wanted; of those whose match doesn't matter, it may
+    /// be less than that.
+    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches;
 }
 
 /// Searches the map: a binary search over the prompt's blocks that follows all replicas together
@@ -57,7 +79,7 @@ pub fn find<S: Store>(
     generation: u32,
     keys: &[Key],
     hint: Hint,
-    wanted: &dyn Fn(u16) -> bool,
+    wanted: &dyn Wanted,
 ) -> Matches {
     let mut probes = 0;
     // Who holds a block, in order.
@@ -87,7 +109,7 @@ pub fn find<S: Store>(
     let hinted = if 1 < hint && hint <= last {
         left -= 1;
         who(hint, &mut holders);
-        holders.retain(|slot| wanted(*slot));
+        holders.retain(|slot| wanted.wants(*slot));
         std::mem::take(&mut holders)
     } else {
         Vec::new()
@@ -102,7 +124,7 @@ pub fn find<S: Store>(
             first = First::of(&holders);
         }
     }
-    holders.retain(|slot| wanted(*slot));
+    holders.retain(|slot| wanted.wants(*slot));
     let (_, others) = part(std::mem::take(&mut holders), &hinted);
     if hinted.is_empty() {
         open.push((1, last, others, Look::End));
@@ -115,7 +137,11 @@ pub fn find<S: Store>(
         if members.is_empty() {
             continue;
         }
-        if low >= high || left == 0 {
+        // The deepest come first. How far those hold it that hold less is worth reading only where
+        // it may decide.
+        let is_near = high - low <= last / ABOUT && !found.is_empty();
+        let matters = |slot: &u16| wanted.matters(*slot, high as u32, &found);
+        if low >= high || left == 0 || is_near && !members.iter().any(matters) {
             let blocks = low as u32;
             found.extend(members.into_iter().map(|slot| Match { slot, blocks }));
             continue;

@@ -12,7 +12,7 @@ mod writer;
 
 pub use bucket::Layout;
 pub use hints::{First, Hint, Hints};
-pub use lookup::{Lookup, Match, Matches, find};
+pub use lookup::{Lookup, Match, Matches, Wanted, find};
 pub use writer::{Applied, Writer};
 
 /// Where buckets lie.

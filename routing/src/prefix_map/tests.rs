@@ -60,7 +60,7 @@ fn held_by_three() -> (Memory, Vec<Key>) {
 }
 
 fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
-    find(store, LAYOUT, 1, keys, Hint::default(), &|_| true)
+    find(store, LAYOUT, 1, keys, Hint::default(), &|_: u16| true)
         .found
         .iter()
         .map(|m| (m.slot, m.blocks))
@@ -90,7 +90,7 @@ fn each_replica_matches_as_far_as_it_holds() {
     assert_eq!(all(&store, &keys), [(4, 1), (5, 301), (9, 512), (200, 300)]);
     assert_eq!(all(&store, &prompt(2, 512)), []);
     assert_eq!(all(&store, &[]), []);
-    let only = find(&store, LAYOUT, 1, &keys, Hint::default(), &|slot| slot == 200);
+    let only = find(&store, LAYOUT, 1, &keys, Hint::default(), &|slot: u16| slot == 200);
     assert_eq!((only.blocks(200), only.blocks(9)), (300, 0));
 }
 
@@ -99,14 +99,14 @@ fn a_search_is_logarithmic_and_bounded() {
     let mut store = Memory::default();
     let keys = prompt(1, 8192);
     hold(&mut store, 1, 1, &keys[..5000]);
-    let one = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true);
+    let one = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true);
     assert_eq!(one.blocks(1), 5000);
     assert!(one.probes <= 15, "{} probes for 8192 blocks", one.probes);
     for slot in 2..500 {
         hold(&mut store, 1, slot, &keys[..usize::from(slot) * 16]);
     }
     store.reads.set(0);
-    let many = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true);
+    let many = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true);
     assert!(store.reads.get() <= 97);
     for m in many.found.iter().filter(|m| m.slot > 1) {
         assert!(m.blocks <= u32::from(m.slot) * 16, "more than slot {} holds", m.slot);
@@ -116,15 +116,15 @@ fn a_search_is_logarithmic_and_bounded() {
 #[test]
 fn a_hint_saves_probes_and_never_changes_what_is_found() {
     let (store, keys) = held_by_three();
-    let found = |blocks| find(&store, LAYOUT, 1, &keys, Hint::at(blocks), &|slot| slot != 4);
+    let found = |blocks| find(&store, LAYOUT, 1, &keys, Hint::at(blocks), &|slot: u16| slot != 4);
     let without = found(0);
     assert!(without.probes >= 10, "{}", without.probes);
     assert_eq!(found(480).probes, 3, "the hint, the first, and the one after the hint");
     for hint in [0, 1, 2, 299, 300, 301, 479, 480, 481, 511, 512, 513, u32::MAX] {
         assert_eq!(found(hint).found, without.found, "hint {hint}");
         assert_eq!(
-            find(&store, LAYOUT, 1, &keys, Hint::at(hint), &|_| true).found,
-            find(&store, LAYOUT, 1, &keys, Hint::default(), &|_| true).found,
+            find(&store, LAYOUT, 1, &keys, Hint::at(hint), &|_: u16| true).found,
+            find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true).found,
             "hint {hint}"
         );
     }
@@ -133,7 +133,8 @@ fn a_hint_saves_probes_and_never_changes_what_is_found() {
 #[test]
 fn who_holds_the_first_block_is_read_once_where_somebody_holds_more() {
     let (store, keys) = held_by_three();
-    let found = |blocks, first| find(&store, LAYOUT, 1, &keys, Hint { blocks, first }, &|_| true);
+    let found =
+        |blocks, first| find(&store, LAYOUT, 1, &keys, Hint { blocks, first }, &|_: u16| true);
     let all = found(480, None);
     assert_eq!(all.first.unwrap().slots(), [4, 9, 200]);
     let again = found(480, all.first);
@@ -188,9 +189,9 @@ fn another_generation_is_void() {
     let mut store = Memory::default();
     let keys = prompt(1, 8);
     hold(&mut store, 1, 1, &keys);
-    assert_eq!(find(&store, LAYOUT, 2, &keys, Hint::default(), &|_| true).found, []);
+    assert_eq!(find(&store, LAYOUT, 2, &keys, Hint::default(), &|_: u16| true).found, []);
     hold(&mut store, 2, 2, &keys[..1]);
-    let found = find(&store, LAYOUT, 2, &keys, Hint::default(), &|_| true).found;
+    let found = find(&store, LAYOUT, 2, &keys, Hint::default(), &|_: u16| true).found;
     assert_eq!(found, [Match { slot: 2, blocks: 1 }]);
 }
 
@@ -207,7 +208,9 @@ fn a_full_bucket_loses_its_oldest() {
     assert_eq!(applied.evicted, 2);
     let held: Vec<bool> = keys
         .iter()
-        .map(|key| !find(&store, layout, 1, &[*key], Hint::default(), &|_| true).found.is_empty())
+        .map(|key| {
+            !find(&store, layout, 1, &[*key], Hint::default(), &|_: u16| true).found.is_empty()
+        })
         .collect();
     assert_eq!(held, [true, false, false, true, true, true], "1 was refreshed; 2 and 3 left");
 }

@@ -1,0 +1,240 @@
+//! Whose matches are worth knowing to the block.
+
+use std::cell::OnceCell;
+
+use super::{Candidate, Reachable, order};
+use crate::policy::Policy;
+use crate::prefix_map::{Match, Matches, Wanted};
+
+/// The candidates, as a search of the prefix map sees them. It matters what those hold that would be
+/// the cheapest, or tie with it, if they held as much as they might: of others any less will do.
+pub(super) struct Worth<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) pools: &'a [Reachable<'a>],
+    pub(super) candidates: &'a [Candidate<'a>],
+    /// Slots whose entries in the map are believed, sorted, and whose they are.
+    pub(super) believed: &'a [(u16, usize)],
+    pub(super) batch: bool,
+    pub(super) prompt_tokens: u32,
+    /// What is on its way to them.
+    pub(super) hoped: &'a Matches,
+    /// What the first choice costs at most, and what is as good; told once those are found that hold
+    /// most. None where more than a candidate's own cost decides: homes by regions' weights, tiers.
+    pub(super) limit: OnceCell<Option<f64>>,
+}
+
+impl Worth<'_> {
+    fn candidate(&self, slot: u16) -> Option<&Candidate<'_>> {
+        let at = self.believed.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
+        self.candidates.get(self.believed.get(at)?.1)
+    }
+
+    /// Tokens that a candidate is spared if it holds so many blocks, and its cost then.
+    fn cost(&self, candidate: &Candidate<'_>, blocks: u32) -> Option<(u32, f64)> {
+        let blocks = blocks.max(self.hoped.blocks(candidate.replica.slot));
+        let spared = candidate.tokens(blocks, self.prompt_tokens);
+        let pool = self.pools.get(candidate.pool)?;
+        Some((spared, candidate.cost_of(pool, self.prompt_tokens, spared).total()))
+    }
+
+    fn limit(&self, found: &[Match]) -> Option<f64> {
+        let by_cost = self.pools.iter().all(|pool| pool.weight == 0.0)
+            && self.candidates.iter().all(|candidate| candidate.replica.tiers.is_empty());
+        if !by_cost {
+            return None;
+        }
+        let cost = |candidate: &Candidate<'_>, blocks: u32| {
+            let (spared, cost) = self.cost(candidate, blocks)?;
+            // Who holds more than is known so far has less to compute, and has room all the more.
+            let cold = self.prompt_tokens.saturating_sub(spared);
+            let has_room = order::admits(self.policy, self.batch, candidate.under_way, cold);
+            (has_room && !candidate.full).then_some(cost)
+        };
+        let found = found.iter().filter_map(|m| cost(self.candidate(m.slot)?, m.blocks));
+        // Mostly one of those is the cheapest.
+        let least = found.min_by(f64::total_cmp).or_else(|| {
+            let all = self.candidates.iter().filter_map(|candidate| cost(candidate, 0));
+            all.min_by(f64::total_cmp)
+        });
+        Some(least? + self.policy.cost.tie_ms)
+    }
+}
+
+impl Wanted for Worth<'_> {
+    fn wants(&self, slot: u16) -> bool {
+        self.believed.binary_search_by_key(&slot, |(slot, _)| *slot).is_ok()
+    }
+
+    fn matters(&self, slot: u16, blocks: u32, found: &[Match]) -> bool {
+        let limit = *self.limit.get_or_init(|| self.limit(found));
+        let cost = self.candidate(slot).and_then(|candidate| self.cost(candidate, blocks));
+        !matches!((limit, cost), (Some(limit), Some((_, cost))) if cost > limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+
+    use crate::decision::tests::{ask, keys, policy, world};
+    use crate::decision::{Ask, Local, Outcome, Route, decide_with};
+    use crate::fingerprint::Key;
+    use crate::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
+    use crate::recent::Recent;
+    use crate::view::{Load, Replica};
+
+    const LAYOUT: Layout = Layout { buckets: 64, bucket_bytes: 8 << 10 };
+
+    #[derive(Default)]
+    struct Map {
+        buckets: BTreeMap<u32, Vec<u8>>,
+        hint: u32,
+        /// Every match is sought to the block.
+        exact: bool,
+    }
+
+    impl Store for Map {
+        type Error = Infallible;
+
+        fn get(&self, bucket: u32) -> Result<Option<Vec<u8>>, Infallible> {
+            Ok(self.buckets.get(&bucket).cloned())
+        }
+
+        fn set(&mut self, bucket: u32, value: &[u8]) -> Result<(), Infallible> {
+            self.buckets.insert(bucket, value.to_vec());
+            Ok(())
+        }
+    }
+
+    impl Map {
+        fn of(keys: &[Key], held: impl Iterator<Item = (u16, usize)>) -> Self {
+            let mut map = Self::default();
+            let mut writer = Writer::new(LAYOUT, 1);
+            for (slot, blocks) in held {
+                let bytes: Vec<u8> = keys[..blocks].iter().flat_map(|key| key.0).collect();
+                let Ok(()) = writer.change(&map, slot, &[], &bytes);
+            }
+            let Ok(_) = writer.flush(&mut map);
+            map
+        }
+    }
+
+    impl Lookup for Map {
+        fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
+            let all = |slot: u16| wanted.wants(slot);
+            let wanted = if self.exact { &all } else { wanted };
+            find(self, LAYOUT, 1, keys, Hint::at(self.hint), wanted)
+        }
+    }
+
+    #[test]
+    fn those_that_hold_less_and_are_no_less_busy_cost_few_reads() {
+        let (policy, keys) = (policy(), keys(1, 512));
+        let mut world = world();
+        let replica = |slot: u16| Replica {
+            slot,
+            endpoint: format!("10.0.0.{slot}:8000"),
+            ..world.replicas[0].clone()
+        };
+        world.replicas = (0..64).map(replica).collect();
+        world.loads = vec![Load::default(); 64];
+        let held =
+            (0..32).map(|slot| (slot, if slot == 9 { 500 } else { 31 + slot as usize * 11 }));
+        let mut map = Map::of(&keys, held);
+        map.hint = 500;
+        let mut decided = [false, true].map(|exact| {
+            map.exact = exact;
+            match decide_with(&policy, &world, &Local::default(), &ask("eu", &keys), &map) {
+                Outcome::Route(route) => (route.probes, route.cached_tokens, route.replicas[0]),
+                Outcome::Refuse(refusal) => panic!("{refusal:?}"),
+            }
+        });
+        let [(few, ..), (many, ..)] = decided;
+        assert!(few <= 12 && many > 60, "{few} and {many}");
+        decided[1].0 = few;
+        assert_eq!(decided[0], decided[1]);
+        assert_eq!(decided[0].1, 500 * 16);
+    }
+
+    fn first<'a>(route: &Route<'a>) -> impl PartialEq + std::fmt::Debug + use<'a> {
+        (
+            (route.replicas[0], route.pool, route.reason, route.cost, route.spilled, route.crowded),
+            (route.cached_tokens, route.offloaded_tokens, route.hoped_tokens, route.tier),
+            (route.holders, route.deepest),
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// What is not sought to the block never changes the first choice, nor what is foretold of it.
+        #[test]
+        fn the_first_choice_is_that_of_a_search_to_the_block(
+            blocks in 1u64..300,
+            replicas in proptest::collection::vec(
+                (0u32..4, 0u32..4, 0u32..9, 0usize..400, 0u32..4, 0usize..400, 0u32..40), 2..20),
+            shared in 0usize..300,
+            hint in 0u32..320,
+            (zone, weights, tiers) in (any::<bool>(), 0u8..4, 0u8..4),
+            limit in prop_oneof![Just(131_072_u32), 0u32..8_000],
+        ) {
+            let keys = keys(1, blocks);
+            let mut policy = policy();
+            policy.admission.cold_tokens = limit;
+            if weights == 0 {
+                for region in policy.regions.values_mut() {
+                    region.weight = 1.0;
+                }
+            }
+            let mut world = world();
+            let plain = [world.replicas[0].clone(), world.replicas[2].clone()];
+            let mut recent = Recent::default();
+            let mut held = Vec::new();
+            let mut cold_tokens = Vec::new();
+            world.replicas.clear();
+            world.loads.clear();
+            for (at, (waiting, running, in_flight, own, kind, sent, cold)) in replicas.iter().enumerate() {
+                let slot = at as u16;
+                let mut replica = plain[at % 2].clone();
+                replica.slot = slot;
+                replica.endpoint = format!("10.0.1.{at}:8000");
+                replica.block_tokens = [16, 1, 64, 48][*kind as usize];
+                if tiers == 0 && kind % 2 == 0 {
+                    let slot = slot + 100;
+                    replica.tiers = vec![crate::view::Tier { medium: crate::view::Medium::Cpu, slot }];
+                    held.push((slot, (*own + sent / 2).min(keys.len())));
+                }
+                // Some hold what all share, others some of it or more.
+                held.push((slot, if *kind == 0 { shared } else { *own }.min(keys.len())));
+                if sent % 3 == 0 {
+                    recent.sent(&keys[..(*sent).min(keys.len())], 0, slot, 1_000);
+                }
+                let load = Load { waiting: *waiting, running: *running, in_flight: *in_flight, ..Load::default() };
+                world.replicas.push(replica);
+                world.loads.push(load);
+                cold_tokens.push(*cold * 200);
+            }
+            let prices = BTreeMap::new();
+            let local = Local {
+                cold_tokens: &cold_tokens,
+                recent: Some(recent.at(1_001)),
+                ..Local { prices: &prices, ..Local::default() }
+            };
+            let mut map = Map::of(&keys, held.into_iter());
+            map.hint = hint;
+            let ask: Ask<'_> = ask(if zone { "eu" } else { "global" }, &keys);
+            let [rough, exact] = [false, true].map(|exact| {
+                map.exact = exact;
+                match decide_with(&policy, &world, &local, &ask, &map) {
+                    Outcome::Route(route) => (route.probes, format!("{:?}", first(&route))),
+                    Outcome::Refuse(refusal) => panic!("{refusal:?}"),
+                }
+            });
+            prop_assert_eq!(&rough.1, &exact.1);
+            prop_assert!(rough.0 <= exact.0);
+        }
+    }
+}
