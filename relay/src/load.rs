@@ -143,9 +143,13 @@ impl Poller {
         loop {
             let start = Instant::now();
             let looks = pulse.due <= start || !pulse.is_well();
-            // One that tells its load is well enough for now.
-            let mut load = if looks { None } else { self.load(&client, &metrics).await };
-            let up = load.is_some() || self.feel(&client, &mut pulse).await;
+            // One that answers is well enough for now, whatever it says of its load.
+            let mut load = if looks { Ok(None) } else { self.load(&client, &metrics).await };
+            if let Err(Failure::Silent(_)) = load {
+                pulse.silent += 1;
+            }
+            let up =
+                if looks || load.is_err() { self.feel(&client, &mut pulse).await } else { true };
             if !up {
                 // It may come back as another.
                 ask_at = start;
@@ -162,7 +166,7 @@ impl Poller {
                 Some(trip) if up => trip.measure(&self.endpoint, self.polling.timeout).await,
                 _ => None,
             };
-            let report = Report { up, load, round_trip };
+            let report = Report { up, load: load.ok().flatten(), round_trip };
             let report = Message::Report { replica: self.replica, report };
             if self.state.send(report).await.is_err() {
                 return;
@@ -245,16 +249,24 @@ impl Poller {
         Ok(())
     }
 
-    async fn load(&self, client: &HttpClient, url: &str) -> Option<Load> {
-        let Ok(body) = self.get(client, url, MAX_METRICS).await else {
-            self.counters.polls_failed.one();
-            return None;
+    /// Reads `/metrics`: none where it says nothing of the load.
+    async fn load(&self, client: &HttpClient, url: &str) -> Result<Option<Load>, Failure> {
+        let body = match self.get(client, url, MAX_METRICS).await {
+            Ok(body) => body,
+            Err(failure) => {
+                self.counters.polls_failed.one();
+                return match failure {
+                    // It is there: SGLang has none unless it is told to.
+                    Failure::Status(_) => Ok(None),
+                    Failure::Refused | Failure::Silent(_) => Err(failure),
+                };
+            }
         };
         let load = parse(&String::from_utf8_lossy(&body), self.rank);
         if load.is_none() {
             debug!(engine = self.endpoint, "/metrics has none of the known gauges");
         }
-        load
+        Ok(load)
     }
 
     async fn get(&self, client: &HttpClient, url: &str, limit: usize) -> Result<Bytes, Failure> {

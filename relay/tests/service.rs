@@ -293,14 +293,25 @@ async fn engines_say_which_model_and_adapters_they_serve() {
 async fn an_engine_that_tells_its_load_is_seldom_asked_for_its_health() {
     let api = api().await;
     let yaml = one_replica(api.address, "{}")
-        .replace("health_ms: 20", "health_ms: 60000")
+        .replace("health_ms: 20", "health_ms: 60000, timeout_ms: 100")
         .replace(", events: {}", "");
     let relay = Relay::with(&yaml).await;
     let mut follower = Follower::open(&relay, vec![]).await;
     follower.until("ready", |view| view.state() == State::Ready).await;
-    let [health, metrics] = &*api.asked;
-    retry(async || (metrics.load(Ordering::Relaxed) >= 10).then_some(())).await;
-    assert_eq!(health.load(Ordering::Relaxed), 1);
+    let [health, metrics] = api.asked.each_ref().map(|asked| || asked.load(Ordering::Relaxed));
+    retry(async || (metrics() >= 10).then_some(())).await;
+    assert_eq!(health(), 1);
+    // Nor one that has nothing to tell.
+    api.bare.store(true, Ordering::Relaxed);
+    let before = metrics();
+    retry(async || (metrics() >= before + 10).then_some(())).await;
+    assert_eq!(health(), 1);
+    // One that hangs is down after three answers that didn't come, the first of them this.
+    api.silent.store(true, Ordering::Relaxed);
+    follower.until("down", |view| view.state() == State::Down).await;
+    assert!((3..=4).contains(&health()), "{}", health());
+    api.silent.store(false, Ordering::Relaxed);
+    follower.until("ready", |view| view.state() == State::Ready).await;
     // That it is gone shows all the same, and that it is back.
     api.serving.abort();
     follower.until("down", |view| view.state() == State::Down).await;

@@ -105,9 +105,11 @@ pub enum Change {
 pub struct Drift {
     missing: Sum,
     surprise: Sum,
-    /// Share of late answers of which prompt token counts differ, and of wrong ones that differ by
-    /// less than a block.
+    /// Share of late answers of which prompt token counts differ, where there are both.
     miscounted: f32,
+    /// Answers that had both, up to a few.
+    counted: u8,
+    /// Share of wrong ones that differ by less than a block.
     within_block: f32,
 }
 
@@ -121,6 +123,8 @@ struct Sum {
 const LIMIT: f32 = 4.0;
 /// It falls to this before all is well again.
 const CALM: f32 = 1.0;
+/// Above this it may well be that it drifts.
+const DOUBT: f32 = 2.0;
 /// It never stands above this, so that mending shows soon.
 const MOST: f32 = 6.0;
 /// What is usual: a prefix can be evicted while a request is on its way…
@@ -147,13 +151,15 @@ impl Drift {
     /// Takes in one answer; what has changed by it.
     pub fn observe(&mut self, seen: &Observation) -> impl Iterator<Item = Change> + use<> {
         let Observation { expected, actual, .. } = *seen;
-        let differ = matches!(
-            (seen.our_prompt, seen.their_prompt), (Some(ours), Some(theirs)) if ours != theirs
-        );
-        keep(&mut self.miscounted, differ);
+        if let (Some(ours), Some(theirs)) = (seen.our_prompt, seen.their_prompt) {
+            // The first few count alike: they may be all there is.
+            self.counted = self.counted.saturating_add(1);
+            let weight = NEWEST.max(1.0 / f32::from(self.counted));
+            keep(&mut self.miscounted, weight, ours != theirs);
+        }
         let wrong = expected.abs_diff(actual);
         if wrong > 0 {
-            keep(&mut self.within_block, wrong < BLOCK && expected.min(actual) > 0);
+            keep(&mut self.within_block, NEWEST, wrong < BLOCK && expected.min(actual) > 0);
         }
         let share = |wrong: u32, of: u32| if of == 0 { 0.0 } else { wrong as f32 / of as f32 };
         // Where nothing was promised a promise can't be broken, so that says nothing.
@@ -167,6 +173,11 @@ impl Drift {
             .add(share(beyond, actual), USUAL_SURPRISE)
             .map(|began| self.change(Kind::Surprise, began));
         missing.into_iter().chain(surprise)
+    }
+
+    /// Whether it drifts, or may: the next answers should tell all that they can.
+    pub fn is_in_doubt(&self) -> bool {
+        [self.missing, self.surprise].iter().any(|sum| sum.drifting || sum.sum >= DOUBT)
     }
 
     /// Whether it drifts this way.
@@ -195,8 +206,8 @@ impl Drift {
     }
 }
 
-fn keep(share: &mut f32, is: bool) {
-    *share += NEWEST * (f32::from(u8::from(is)) - *share);
+fn keep(share: &mut f32, weight: f32, is: bool) {
+    *share += weight * (f32::from(u8::from(is)) - *share);
 }
 
 #[cfg(test)]
@@ -213,6 +224,36 @@ mod tests {
     /// Answers until something changes.
     fn until(drift: &mut Drift, seen: Observation) -> (u32, Change) {
         (1..1_000).find_map(|n| Some((n, drift.observe(&seen).next()?))).unwrap()
+    }
+
+    #[test]
+    fn a_wrong_tokenizer_is_named_however_few_prompts_were_counted() {
+        for every in [1, 2, 4, 5] {
+            for (expected, actual) in [(0, 800), (800, 0), (48, 800), (800, 400)] {
+                let mut drift = Drift::default();
+                let changes: Vec<Change> = (1..100)
+                    .flat_map(|n: u32| {
+                        let our_prompt = n.is_multiple_of(every).then_some(990);
+                        let doubt = drift.is_in_doubt();
+                        let seen = Observation { our_prompt, ..seen(expected, actual) };
+                        let changes: Vec<Change> = drift.observe(&seen).collect();
+                        assert!(doubt || changes.is_empty(), "no doubt before {changes:?}");
+                        changes
+                    })
+                    .collect();
+                let suspects = changes.iter().map(|change| match change {
+                    Change::Began(_, suspect) => *suspect,
+                    Change::Ended(_) => panic!(),
+                });
+                assert_eq!(suspects.collect::<Vec<_>>(), [Suspect::Tokenizer], "one in {every}");
+            }
+        }
+        // A few that were equal outweigh one that wasn't.
+        let mut drift = Drift::default();
+        for theirs in [990, 1_000, 1_000, 1_000, 1_000] {
+            let _ = drift.observe(&Observation { their_prompt: Some(theirs), ..seen(800, 0) });
+        }
+        assert!(drift.miscounted < 0.25 && drift.drifts(Kind::Missing));
     }
 
     #[test]

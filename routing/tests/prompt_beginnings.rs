@@ -90,8 +90,8 @@ fn assert_starts(news: &Prefix, whole: &Prefix) {
     assert!(whole.keys.starts_with(&news.keys));
     assert_eq!(news.tokens, 16 * news.keys.len());
     assert!(whole.tokens > news.tokens && news.prompt_tokens > news.tokens);
-    // At most a token for each byte that was left out.
-    assert!(whole.prompt_tokens.abs_diff(news.prompt_tokens) <= 512);
+    // At most a token for each byte that was left out, and some that are put around a text.
+    assert!(whole.prompt_tokens.abs_diff(news.prompt_tokens) <= 256 + 4);
     assert_eq!((news.exact, news.end), (false, End::Limit));
 }
 

@@ -190,8 +190,9 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
-        // Who asks why is told of the whole prompt.
-        let mut reach = if self.config.shell.explain { Reach::Whole } else { Reach::News };
+        // Who asks why is told of the whole prompt; and what drifts is looked into.
+        let whole = self.config.shell.explain || self.feedback.is_in_doubt();
+        let mut reach = if whole { Reach::Whole } else { Reach::News };
         loop {
             let read = self.read(asked, reach, now_ms);
             match self.decide_on(asked, &read, now_ms) {
@@ -202,7 +203,8 @@ impl<D: Data> Dispatch<D> {
         }
     }
 
-    /// Decides; `None` where something was left out, and all before it is held: so it matters.
+    /// Decides; `None` where something was left out that matters: all before it is held, or so little
+    /// that it doesn't name the prompt on the ring.
     fn decide_on(&mut self, asked: &Asked<'_>, read: &Read, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
         let generation = self.view.look(now_ms, policy.stale_after_ms);
@@ -226,7 +228,8 @@ impl<D: Data> Dispatch<D> {
         let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
         let outcome = decide_with(policy, &self.view.world, &local, &ask, &buckets);
         let deepest = outcome.route().map_or(0, |route| route.deepest as usize);
-        if read.left_out.is_some() && deepest >= read.keys.len() {
+        let blocks = read.keys.len();
+        if read.left_out.is_some() && (deepest >= blocks || blocks < policy.ring.blocks) {
             return None;
         }
         self.metrics.known(read.memo, read.beginning);

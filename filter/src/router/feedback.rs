@@ -1,6 +1,6 @@
 //! What answers teach: whether the prefix map is right, and what prefill and waiting really take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::drift::{Change, Drift, Kind, Observation};
@@ -39,6 +39,8 @@ impl Model {
 pub(super) struct Feedback {
     /// By replica, and by model as a place among those below.
     drifts: BTreeMap<(u64, usize), Drift>,
+    /// Those that drift, or may.
+    in_doubt: BTreeSet<(u64, usize)>,
     models: Vec<Model>,
     learned: BTreeMap<String, (Learned, [Gauge; 3])>,
     /// Learned prices by pool.
@@ -53,6 +55,7 @@ impl Feedback {
         let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
         Self {
             drifts: BTreeMap::new(),
+            in_doubt: BTreeSet::new(),
             models: Vec::new(),
             learned: BTreeMap::new(),
             prices: BTreeMap::new(),
@@ -98,6 +101,11 @@ impl Feedback {
             their_prompt: usage.and_then(|usage| usage.prompt),
         };
         let changes: Vec<Change> = drift.observe(&seen).collect();
+        if drift.is_in_doubt() {
+            self.in_doubt.insert(key);
+        } else {
+            self.in_doubt.remove(&key);
+        }
         if changes.is_empty() {
             return None;
         }
@@ -122,6 +130,11 @@ impl Feedback {
             }
         }
         Some((name, self.drift_of(name)))
+    }
+
+    /// Whether some replica drifts, or may: why, engines' own counts of whole prompts tell.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        !self.in_doubt.is_empty()
     }
 
     // Over all models of the replica.
@@ -182,6 +195,7 @@ impl Feedback {
     pub(super) fn retain(&mut self, names: &[u64]) {
         if self.drifts.keys().any(|(name, _)| !names.contains(name)) {
             self.drifts.retain(|(name, _), _| names.contains(name));
+            self.in_doubt.retain(|(name, _)| names.contains(name));
         }
     }
 

@@ -32,7 +32,12 @@ struct Gateway {
 impl Gateway {
     /// A relay in step, of one model with replicas 1 and 2 (EU) and 3 (US).
     fn new() -> Self {
-        let config = json!({
+        Self::with(json!({}))
+    }
+
+    /// The same, with more in the filter's configuration.
+    fn with(more: serde_json::Value) -> Self {
+        let mut config = json!({
             "role": "router",
             "region": "eu-west",
             "max_body_bytes": 100_000,
@@ -51,6 +56,8 @@ impl Gateway {
                 }}
             }
         });
+        let serde_json::Value::Object(more) = more else { panic!() };
+        config.as_object_mut().unwrap().extend(more);
         let Config::Router(config) = Config::parse(config.to_string().as_bytes()).unwrap() else {
             panic!()
         };
@@ -263,6 +270,49 @@ fn a_question_is_read_to_its_end_where_somebody_holds_its_start() {
             (0..others).map(|_| gateway.routed("eu", &body("One that nobody asked."))).collect();
         assert!(!told[16..].iter().all(whole));
     }
+}
+
+#[test]
+fn questions_are_read_whole_where_leaving_out_would_mislead() {
+    let body = |question: &str, times: usize| {
+        let system =
+            "You are a helpful assistant. Answer briefly and in plain words. ".repeat(times);
+        json!({"model": "demo", "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": question},
+        ]})
+    };
+    let whole = |told: &Told| told.ticket.expected.unwrap().prompt.is_some();
+    let left_out = |gateway: &mut Gateway, question: &str| {
+        let all = (0..8).map(|_| gateway.routed("eu", &body(question, 160)));
+        all.filter(|told| !whole(told)).count()
+    };
+    let mut gateway = Gateway::new();
+    left_out(&mut gateway, "What is it?");
+    assert!(left_out(&mut gateway, "What is it?") > 5);
+    assert!(left_out(&mut gateway, "\u{6f22}\u{5b57} \u{e9}t\u{e9}?") > 5);
+    // Each of these is three characters when it is normalised, and many tokens.
+    assert_eq!(left_out(&mut gateway, &"\u{1d160}".repeat(30)), 0);
+    assert_eq!(left_out(&mut gateway, &"0123456789".repeat(30)), 0);
+
+    // While the map and an engine may drift apart, its counts of tokens are wanted.
+    for at in 0..8 {
+        let mut told = gateway.routed("eu", &body("What is it?", 160));
+        told.ticket.at = gateway.router.names().first().copied();
+        told.ticket.expected.as_mut().unwrap().cached = 1_600;
+        let cached = warmpath_routing::usage::Reported::Tokens(0);
+        let usage = warmpath_routing::usage::Usage { prompt: Some(2_000), cached };
+        gateway.router.finished(&told.ticket, Some(usage));
+        assert!(at < 3 || whole(&gateway.routed("eu", &body("What is it?", 160))));
+    }
+
+    // What names a prompt on the ring is read.
+    let mut gateway = Gateway::with(json!({"ring": {"blocks": 500}}));
+    let mut keys = std::collections::BTreeSet::new();
+    for _ in 0..20 {
+        keys.insert(gateway.routed("eu", &body(&"What is it? ".repeat(9), 160)).last_key);
+    }
+    assert_eq!(keys.len(), 1);
 }
 
 #[test]

@@ -35,6 +35,9 @@ pub struct Api {
     pub well: Arc<AtomicBool>,
     /// How often it was asked at `/health` and `/metrics`.
     pub asked: Arc<[AtomicUsize; 2]>,
+    /// Nothing is answered; there is no `/metrics`.
+    pub silent: Arc<AtomicBool>,
+    pub bare: Arc<AtomicBool>,
     /// What it says at `/v1/models`.
     pub models: Arc<Mutex<String>>,
     pub serving: JoinHandle<()>,
@@ -50,17 +53,24 @@ pub async fn api_at(address: SocketAddr) -> Api {
     let well = Arc::new(AtomicBool::new(true));
     let health = Arc::clone(&well);
     let asked = Arc::new([const { AtomicUsize::new(0) }; 2]);
+    let (silent, bare) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let [of_health, of_metrics] = [0, 1].map(|at| {
-        let asked = Arc::clone(&asked);
-        move || asked[at].fetch_add(1, Ordering::Relaxed)
+        let (asked, silent) = (Arc::clone(&asked), Arc::clone(&silent));
+        async move || {
+            asked[at].fetch_add(1, Ordering::Relaxed);
+            if silent.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        }
     });
+    let is_bare = Arc::clone(&bare);
     let models = Arc::new(Mutex::new(String::new()));
     let listed = Arc::clone(&models);
     let app = axum::Router::new()
         .route(
             "/health",
             get(move || async move {
-                of_health();
+                of_health().await;
                 if health.load(Ordering::Relaxed) {
                     StatusCode::OK
                 } else {
@@ -72,13 +82,15 @@ pub async fn api_at(address: SocketAddr) -> Api {
         .route(
             "/metrics",
             get(move || async move {
-                of_metrics();
-                "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_waiting{engine=\"0\"} 2\n\
-                 vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"
+                of_metrics().await;
+                let text = "vllm:num_requests_running{engine=\"0\"} 3\n\
+                    vllm:num_requests_waiting{engine=\"0\"} 2\n\
+                    vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n";
+                if is_bare.load(Ordering::Relaxed) { Err(StatusCode::NOT_FOUND) } else { Ok(text) }
             }),
         );
     let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    Api { address, well, asked, models, serving }
+    Api { address, well, asked, silent, bare, models, serving }
 }
 
 pub fn message(parts: &[&[u8]]) -> ZmqMessage {

@@ -23,9 +23,12 @@ const BYTES_PER_TOKEN: usize = 4;
 /// Keys for which there is room from the start.
 const MOST_ROOM: usize = 512;
 
-/// Bytes after a known start that are tokenized each time, or left out: to keep them, which are
-/// mostly others each time, would cost about as much.
+/// Bytes after a known start that are tokenized each time: to keep them, which are mostly others
+/// each time, would cost about as much.
 const MOST_BRIEF: usize = 512;
+
+/// Bytes after a known start that may be left out. A token has a byte at least.
+const MOST_LEFT_OUT: usize = 256;
 
 /// Bytes between the end of a stretch and the last cut before a question: mostly less than a stretch
 /// has.
@@ -470,7 +473,11 @@ impl Prompter {
         let blocks = cut.chain.tokens() / BLOCK_TOKENS;
         // As many bytes to a token as there were so far.
         let end = cut.chain.tokens() + left * cut.chain.tokens() / cut.before.max(1);
-        if left > MOST_BRIEF || !is_little(blocks, end / BLOCK_TOKENS) {
+        let tokenizer = &self.model.tokenizer;
+        if left > MOST_LEFT_OUT
+            || !is_little(blocks, end / BLOCK_TOKENS)
+            || tokenizer.lengthens(question)
+        {
             return None;
         }
         let prefix = self.prefix_from(known, cut, rest, (blocks + 1) * BLOCK_TOKENS);
@@ -479,7 +486,8 @@ impl Prompter {
             End::Limit => {
                 // The same everywhere, so that equal prompts have equal ones.
                 let hash = SipHasher13::new().hash(question.as_bytes()).as_u128();
-                Some(Prefix { left_out: Some(hash), ..prefix })
+                let prompt_tokens = prefix.prompt_tokens.max(prefix.tokens + 1);
+                Some(Prefix { left_out: Some(hash), prompt_tokens, ..prefix })
             }
             End::Media | End::Word => None,
         }

@@ -171,6 +171,11 @@ impl Tokenizer {
         }
     }
 
+    /// Whether normalising makes another text of it, which may be many times as long.
+    pub(super) fn lengthens(&self, text: &str) -> bool {
+        self.nfc && matches!(nfc(text), Cow::Owned(_))
+    }
+
     /// Appends the ids of the parts of one stretch, until `out` holds `limit`.
     pub(super) fn encode_parts(
         &self,
