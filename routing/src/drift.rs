@@ -111,6 +111,7 @@ pub struct Drift {
     counted: u8,
     /// Share of wrong ones that differ by less than a block.
     within_block: f32,
+    in_doubt: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -151,6 +152,7 @@ impl Drift {
     /// Takes in one answer; what has changed by it.
     pub fn observe(&mut self, seen: &Observation) -> impl Iterator<Item = Change> + use<> {
         let Observation { expected, actual, .. } = *seen;
+        let before = [self.missing.sum, self.surprise.sum];
         if let (Some(ours), Some(theirs)) = (seen.our_prompt, seen.their_prompt) {
             // The first few count alike: they may be all there is.
             self.counted = self.counted.saturating_add(1);
@@ -172,12 +174,16 @@ impl Drift {
             .surprise
             .add(share(beyond, actual), USUAL_SURPRISE)
             .map(|began| self.change(Kind::Surprise, began));
+        let mut sums = [self.missing, self.surprise].into_iter().zip(before);
+        self.in_doubt =
+            sums.any(|(Sum { sum, drifting }, before)| !drifting && sum >= DOUBT && sum > before);
         missing.into_iter().chain(surprise)
     }
 
-    /// Whether it drifts, or may: the next answers should tell all that they can.
+    /// Whether the last answer made it likely that it drifts: the next ones should tell all that they
+    /// can.
     pub fn is_in_doubt(&self) -> bool {
-        [self.missing, self.surprise].iter().any(|sum| sum.drifting || sum.sum >= DOUBT)
+        self.in_doubt
     }
 
     /// Whether it drifts this way.

@@ -191,7 +191,7 @@ impl<D: Data> Dispatch<D> {
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
         // Who asks why is told of the whole prompt; and what drifts is looked into.
-        let whole = self.config.shell.explain || self.feedback.is_in_doubt();
+        let whole = self.config.shell.explain || self.feedback.counts_next();
         let mut reach = if whole { Reach::Whole } else { Reach::News };
         loop {
             let read = self.read(asked, reach, now_ms);

@@ -1,6 +1,6 @@
 //! What answers teach: whether the prefix map is right, and what prefill and waiting really take.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::drift::{Change, Drift, Kind, Observation};
@@ -15,6 +15,9 @@ use crate::host::{Counter, Gauge};
 const MOST_MODELS: usize = 32;
 /// Models and replicas whose drift is followed.
 const MOST_DRIFTS: usize = 4_096;
+
+/// Prompts that are counted to their ends after an answer by which a replica may drift.
+const DOUBTFUL: u32 = 64;
 
 /// One that answers came from. The last one stands for all that are too many.
 struct Model {
@@ -39,8 +42,8 @@ impl Model {
 pub(super) struct Feedback {
     /// By replica, and by model as a place among those below.
     drifts: BTreeMap<(u64, usize), Drift>,
-    /// Those that drift, or may.
-    in_doubt: BTreeSet<(u64, usize)>,
+    /// So many of the next prompts are to be counted to their ends.
+    doubtful: u32,
     models: Vec<Model>,
     learned: BTreeMap<String, (Learned, [Gauge; 3])>,
     /// Learned prices by pool.
@@ -55,7 +58,7 @@ impl Feedback {
         let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
         Self {
             drifts: BTreeMap::new(),
-            in_doubt: BTreeSet::new(),
+            doubtful: 0,
             models: Vec::new(),
             learned: BTreeMap::new(),
             prices: BTreeMap::new(),
@@ -102,9 +105,7 @@ impl Feedback {
         };
         let changes: Vec<Change> = drift.observe(&seen).collect();
         if drift.is_in_doubt() {
-            self.in_doubt.insert(key);
-        } else {
-            self.in_doubt.remove(&key);
+            self.doubtful = DOUBTFUL;
         }
         if changes.is_empty() {
             return None;
@@ -132,9 +133,12 @@ impl Feedback {
         Some((name, self.drift_of(name)))
     }
 
-    /// Whether some replica drifts, or may: why, engines' own counts of whole prompts tell.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        !self.in_doubt.is_empty()
+    /// Whether the next prompt is to be counted to its end, as some replica may drift: why, engines'
+    /// own counts tell.
+    pub(super) fn counts_next(&mut self) -> bool {
+        let counts = self.doubtful > 0;
+        self.doubtful = self.doubtful.saturating_sub(1);
+        counts
     }
 
     // Over all models of the replica.
@@ -195,7 +199,6 @@ impl Feedback {
     pub(super) fn retain(&mut self, names: &[u64]) {
         if self.drifts.keys().any(|(name, _)| !names.contains(name)) {
             self.drifts.retain(|(name, _), _| names.contains(name));
-            self.in_doubt.retain(|(name, _)| names.contains(name));
         }
     }
 

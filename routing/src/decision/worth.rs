@@ -18,8 +18,7 @@ pub(super) struct Worth<'a> {
     pub(super) prompt_tokens: u32,
     /// What is on its way to them.
     pub(super) hoped: &'a Matches,
-    /// What the first choice costs at most, and what is as good; told once those are found that hold
-    /// most. None where more than a candidate's own cost decides: homes by regions' weights, tiers.
+    /// What the first choice costs at most, told once those are found that hold most. None where more than a candidate's own cost decides: homes by regions' weights, tiers.
     pub(super) limit: OnceCell<Option<f64>>,
 }
 
@@ -43,20 +42,32 @@ impl Worth<'_> {
         if !by_cost {
             return None;
         }
-        let cost = |candidate: &Candidate<'_>, blocks: u32| {
+        let open = |candidate: &Candidate<'_>, blocks: u32| {
             let (spared, cost) = self.cost(candidate, blocks)?;
             // Who holds more than is known so far has less to compute, and has room all the more.
             let cold = self.prompt_tokens.saturating_sub(spared);
             let has_room = order::admits(self.policy, self.batch, candidate.under_way, cold);
-            (has_room && !candidate.full).then_some(cost)
+            (has_room && !candidate.full).then_some((spared, cost))
         };
-        let found = found.iter().filter_map(|m| cost(self.candidate(m.slot)?, m.blocks));
-        // Mostly one of those is the cheapest.
-        let least = found.min_by(f64::total_cmp).or_else(|| {
-            let all = self.candidates.iter().filter_map(|candidate| cost(candidate, 0));
-            all.min_by(f64::total_cmp)
-        });
-        Some(least? + self.policy.cost.tie_ms)
+        let tie = self.policy.cost.tie_ms;
+        let found = found.iter().filter_map(|m| open(self.candidate(m.slot)?, m.blocks));
+        // Less than a block of the engine's own spares nothing.
+        let warm = found.filter(|(spared, _)| *spared > 0).map(|(_, cost)| cost);
+        let warm = warm.min_by(f64::total_cmp);
+        // The cheapest if nobody held anything, and what may be waited for at a home on the ring.
+        let (mut least, mut wait) = (None::<f64>, tie);
+        for candidate in self.candidates {
+            let Some((_, cost)) = open(candidate, 0) else { continue };
+            let pool = self.pools.get(candidate.pool)?;
+            let prefill = candidate.cost_of(pool, self.prompt_tokens, 0).prefill;
+            least = Some(least.map_or(cost, |least| least.min(cost)));
+            wait = wait.max(prefill - pool.prices.prefill_base_ms);
+        }
+        match warm {
+            Some(warm) if least.is_none_or(|least| warm <= least + tie) => Some(warm + tie),
+            // Nobody worth it is known to hold any: the ring may decide.
+            _ => Some(least? + wait),
+        }
     }
 }
 
@@ -159,6 +170,35 @@ mod tests {
         assert_eq!(decided[0].1, 500 * 16);
     }
 
+    #[test]
+    fn where_the_ring_decides_what_others_hold_is_sought_to_the_block() {
+        let (policy, mut world) = (policy(), world());
+        let replica = |slot: u16| Replica {
+            slot,
+            endpoint: format!("10.0.0.{slot}:8000"),
+            ..world.replicas[0].clone()
+        };
+        world.replicas = (0..4).map(replica).collect();
+        // All but one are busy, and hold a system prompt: it may be worth going there all the same.
+        world.loads = vec![Load { waiting: 3, ..Load::default() }; 4];
+        world.loads[3] = Load::default();
+        let mut warm = 0;
+        for seed in 0..40 {
+            let keys = keys(seed, 128);
+            let mut map = Map::of(&keys, [(0, 17), (1, 16), (2, 16)].into_iter());
+            map.hint = 17;
+            let route =
+                match decide_with(&policy, &world, &Local::default(), &ask("eu", &keys), &map) {
+                    Outcome::Route(route) => route,
+                    Outcome::Refuse(refusal) => panic!("{refusal:?}"),
+                };
+            let held = [17, 16, 16, 0][route.replicas[0]];
+            assert_eq!(route.cached_tokens, held * 16);
+            warm += usize::from(held == 16);
+        }
+        assert!(warm > 0);
+    }
+
     fn first<'a>(route: &Route<'a>) -> impl PartialEq + std::fmt::Debug + use<'a> {
         (
             (route.replicas[0], route.pool, route.reason, route.cost, route.spilled, route.crowded),
@@ -178,7 +218,7 @@ mod tests {
                 (0u32..4, 0u32..4, 0u32..9, 0usize..400, 0u32..4, 0usize..400, 0u32..40), 2..20),
             shared in 0usize..300,
             hint in 0u32..320,
-            (zone, weights, tiers) in (any::<bool>(), 0u8..4, 0u8..4),
+            (zone, weights, tiers, idle) in (any::<bool>(), 0u8..4, 0u8..4, 0u8..2),
             limit in prop_oneof![Just(131_072_u32), 0u32..8_000],
         ) {
             let keys = keys(1, blocks);
@@ -208,7 +248,9 @@ mod tests {
                     held.push((slot, (*own + sent / 2).min(keys.len())));
                 }
                 // Some hold what all share, others some of it or more.
-                held.push((slot, if *kind == 0 { shared } else { *own }.min(keys.len())));
+                if idle == 0 || waiting + running > 0 {
+                    held.push((slot, if *kind == 0 { shared } else { *own }.min(keys.len())));
+                }
                 if sent % 3 == 0 {
                     recent.sent(&keys[..(*sent).min(keys.len())], 0, slot, 1_000);
                 }
