@@ -207,6 +207,10 @@ impl<D: Data> Dispatch<D> {
     /// that it doesn't name the prompt on the ring.
     fn decide_on(&mut self, asked: &Asked<'_>, read: &Read, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
+        let blocks = read.keys.len();
+        if read.left_out.is_some() && blocks < policy.ring.blocks {
+            return None;
+        }
         let generation = self.view.look(now_ms, policy.stale_after_ms);
         let model = match &read.model {
             Requested::Nothing => None,
@@ -228,8 +232,7 @@ impl<D: Data> Dispatch<D> {
         let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
         let outcome = decide_with(policy, &self.view.world, &local, &ask, &buckets);
         let deepest = outcome.route().map_or(0, |route| route.deepest as usize);
-        let blocks = read.keys.len();
-        if read.left_out.is_some() && (deepest >= blocks || blocks < policy.ring.blocks) {
+        if read.left_out.is_some() && deepest >= blocks {
             return None;
         }
         self.metrics.known(read.memo, read.beginning);

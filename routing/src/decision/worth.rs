@@ -6,8 +6,8 @@ use super::{Candidate, Reachable, order};
 use crate::policy::Policy;
 use crate::prefix_map::{Match, Matches, Wanted};
 
-/// The candidates, as a search of the prefix map sees them. It matters what those hold that would be
-/// the cheapest, or tie with it, if they held as much as they might: of others any less will do.
+/// The candidates, as a search of the prefix map sees them. It matters what those hold that might come
+/// first if they held as much as they might: of others any less will do.
 pub(super) struct Worth<'a> {
     pub(super) policy: &'a Policy,
     pub(super) pools: &'a [Reachable<'a>],
@@ -18,7 +18,8 @@ pub(super) struct Worth<'a> {
     pub(super) prompt_tokens: u32,
     /// What is on its way to them.
     pub(super) hoped: &'a Matches,
-    /// What the first choice costs at most, told once those are found that hold most. None where more than a candidate's own cost decides: homes by regions' weights, tiers.
+    /// What the first choice costs at most, told once those are found that hold most. None where more
+    /// than a candidate's own cost decides: homes by regions' weights, tiers.
     pub(super) limit: OnceCell<Option<f64>>,
 }
 
