@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::config::Events;
@@ -16,6 +17,7 @@ use crate::index::{Limits, ModelScope, View};
 use crate::listing::{Asking, Listings};
 use crate::load::{Alarms, Poller, Polling};
 use crate::message::{Message, ReplicaId, Sender};
+use crate::rounds::Rounds;
 use crate::run::{RelayError, bind};
 use crate::state::Known;
 use crate::subscriber::{Source, Subscriber, Way};
@@ -55,6 +57,8 @@ pub(crate) struct Fleet {
     next: ReplicaId,
     listings: Arc<Listings>,
     members: HashMap<Name, Member>,
+    /// When it began to poll.
+    start: Instant,
 }
 
 impl Spec {
@@ -87,7 +91,7 @@ impl Spec {
 impl Fleet {
     /// An empty one, that tells `state` who joins and leaves.
     pub(crate) fn new(state: Sender, listings: Arc<Listings>) -> Self {
-        Self { state, next: 0, listings, members: HashMap::new() }
+        Self { state, next: 0, listings, members: HashMap::new(), start: Instant::now() }
     }
 
     /// The first replicas; what the state begins with. An address that can't be bound is an error.
@@ -187,6 +191,7 @@ impl Fleet {
             endpoint: spec.endpoint.to_string(),
             rank: spec.rank,
             polling: spec.polling,
+            rounds: Rounds::of(self.start, replica, spec.rank),
             asking: spec.names.clone().map(|names| Asking {
                 model: spec.model.clone(),
                 names,

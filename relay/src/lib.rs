@@ -14,6 +14,7 @@ pub mod load;
 pub mod message;
 mod replay;
 mod round_trip;
+pub mod rounds;
 mod run;
 pub mod sidestream;
 pub mod state;

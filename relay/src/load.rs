@@ -11,13 +11,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::counters::Counters;
 use crate::listing::{Asking, Listing, MAX_ANSWER};
 use crate::message::{Message, ReplicaId, Sender};
 use crate::round_trip::RoundTrip;
+use crate::rounds::Rounds;
 use crate::subscriber::jittered;
 
 /// Bytes of /metrics that are read. vLLM's has about 60 kB.
@@ -29,7 +30,7 @@ const TIMEOUTS_TO_DOWN: u32 = 3;
 /// How often and how patiently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Polling {
-    /// Between two polls, jittered by a quarter.
+    /// Between two polls.
     pub interval: Duration,
     /// For one answer.
     pub timeout: Duration,
@@ -87,6 +88,8 @@ pub struct Poller {
     pub rank: Option<u32>,
     /// How often.
     pub polling: Polling,
+    /// At which moments.
+    pub rounds: Rounds,
     /// What it is asked at `/v1/models`, where that matters.
     pub asking: Option<Asking>,
     /// What the replica's subscriber must know at once.
@@ -171,9 +174,8 @@ impl Poller {
             if self.state.send(report).await.is_err() {
                 return;
             }
-            let wait = jittered(self.polling.interval);
             tokio::select! {
-                () = sleep(wait.saturating_sub(start.elapsed())) => {}
+                () = sleep_until(self.rounds.next(Instant::now(), self.polling.interval)) => {}
                 () = self.state.closed() => return,
             }
         }
