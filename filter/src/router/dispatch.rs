@@ -15,6 +15,7 @@ use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
 use super::metrics::Metrics;
+use super::pace::Pace;
 use super::prompts::{Loaded, Prompts, Read, Requested};
 use super::sample::Sample;
 use super::ticket::{Answer, Named, Ticket};
@@ -90,6 +91,7 @@ pub(super) struct Dispatch<D> {
     fresher: Fresher,
     feedback: Feedback,
     sample: Sample,
+    pace: Pace,
     prompts: Rc<RefCell<Prompts>>,
     metrics: Metrics,
 }
@@ -98,7 +100,8 @@ impl<D: Data> Dispatch<D> {
     /// `id`: a random number, which names this worker's life.
     pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
         Self {
-            sample: Sample::new(config.shell.refresh_ms),
+            pace: Pace::new(config.shell.refresh_ms),
+            sample: Sample::default(),
             config,
             here: Here::new(id),
             fresher: Fresher::default(),
@@ -140,8 +143,40 @@ impl<D: Data> Dispatch<D> {
         &self.view.world
     }
 
-    /// Reads what has changed in shared data, hears the other workers, and loads at most one model.
+    /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
+        self.look_around(now_ms);
+        self.metrics.totals(self.here.totals(now_ms));
+        self.sample.tick(now_ms);
+        let mut prompts = self.prompts.borrow_mut();
+        let loaded = prompts.load_one(&self.view, &self.map.0, self.config.shell.memo_bytes);
+        match &loaded {
+            Loaded::Nothing => {}
+            Loaded::Ready(name) => {
+                let ms = host::now_ms().saturating_sub(now_ms);
+                log::info!("router: tokenizer of {name} loaded in {ms} ms");
+            }
+            Loaded::Refused(name, why) => {
+                self.metrics.models_refused.add(1);
+                log::error!("router: {name} is routed without looking into prompts: {why}");
+            }
+        }
+        self.metrics.models.set(prompts.ready() as u64);
+        self.metrics.memo_bytes.set(prompts.memo_bytes() as u64);
+        self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
+        self.metrics.replicas.set(self.view.world.replicas.len() as u64);
+        // Who waits for a map, loads models or has requests to hear of has something to do.
+        let calm = self.view.world.fresh && loaded == Loaded::Nothing && !self.here.has_in_flight();
+        self.pace.tick(!calm);
+    }
+
+    /// The milliseconds between ticks, if those have changed.
+    pub(super) fn tick_ms(&mut self) -> Option<u32> {
+        self.pace.news()
+    }
+
+    /// Reads what has changed in shared data, and hears the other workers.
+    fn look_around(&mut self, now_ms: u64) {
         match self.view.refresh(&self.map.0) {
             Ok(false) => {}
             Ok(true) => {
@@ -159,26 +194,7 @@ impl<D: Data> Dispatch<D> {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
         }
-        self.metrics.totals(self.here.totals(now_ms));
-        self.sample.tick();
-        let data = &self.map.0;
         self.view.look(now_ms, self.config.policy.stale_after_ms);
-        let mut prompts = self.prompts.borrow_mut();
-        match prompts.load_one(&self.view, data, self.config.shell.memo_bytes) {
-            Loaded::Nothing => {}
-            Loaded::Ready(name) => {
-                let ms = host::now_ms().saturating_sub(now_ms);
-                log::info!("router: tokenizer of {name} loaded in {ms} ms");
-            }
-            Loaded::Refused(name, why) => {
-                self.metrics.models_refused.add(1);
-                log::error!("router: {name} is routed without looking into prompts: {why}");
-            }
-        }
-        self.metrics.models.set(prompts.ready() as u64);
-        self.metrics.memo_bytes.set(prompts.memo_bytes() as u64);
-        self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
-        self.metrics.replicas.set(self.view.world.replicas.len() as u64);
     }
 
     /// Whether it is worth reading a body: an unknown zone is refused without.
@@ -190,6 +206,9 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
+        if self.pace.wake() {
+            self.look_around(now_ms);
+        }
         // Who asks why is told of the whole prompt; and what drifts is looked into.
         let whole = self.config.shell.explain || self.feedback.counts_next();
         let mut reach = if whole { Reach::Whole } else { Reach::News };

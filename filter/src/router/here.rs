@@ -136,6 +136,11 @@ impl Here {
         }
     }
 
+    /// Whether requests of this worker are under way.
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.own.values().any(|line| line.in_flight > 0)
+    }
+
     /// A request was sent, with so many tokens to compute.
     pub(super) fn sent(&mut self, view: &mut View, name: u64, cold_tokens: u32) {
         let line = self.own.entry(name).or_default();

@@ -6,6 +6,7 @@ mod feedback;
 mod fresher;
 mod here;
 mod metrics;
+mod pace;
 mod prompts;
 mod response;
 mod sample;
@@ -85,6 +86,8 @@ impl Router {
                 dispatch.metrics().waiting.set_own(left);
             });
         }
+        drop(waiting);
+        self.with(set_pace);
     }
 
     // Whether a request may be held back now.
@@ -106,6 +109,7 @@ impl Router {
         let mut dispatch = self.dispatch.try_borrow_mut().ok()?;
         let start = host::now_nanos().unwrap_or(0);
         let mut decided = dispatch.decide(asked, start / 1_000_000);
+        set_pace(&mut dispatch);
         if let Decided::Route(told) = &mut decided {
             told.ticket.sent_ns = start;
         }
@@ -125,6 +129,16 @@ impl Router {
     // What is only to be counted is not worth failing for.
     fn with<T>(&self, what: impl FnOnce(&mut Dispatch<Envoy>) -> T) -> Option<T> {
         self.dispatch.try_borrow_mut().ok().map(|mut dispatch| what(&mut dispatch))
+    }
+}
+
+/// Tells Envoy how often to tick, if that has changed. Where it refuses it ticks as before, which is
+/// told with the other errors.
+fn set_pace(dispatch: &mut Dispatch<Envoy>) {
+    if let Some(ms) = dispatch.tick_ms()
+        && host::set_tick_period(ms).is_err()
+    {
+        dispatch.metrics().host_errors.add(1);
     }
 }
 

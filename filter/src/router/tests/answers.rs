@@ -212,9 +212,54 @@ fn of_many_answers_some_are_looked_into_but_all_of_a_replica_that_fails() {
     };
     let first = looked_into(&mut gateway, None);
     assert!((1..1_000).contains(&first), "{first}");
-    gateway.tick();
+    gateway.router.tick(NOW + 100);
     assert!((1..first).contains(&looked_into(&mut gateway, None)));
     assert_eq!(looked_into(&mut gateway, Some(503)), 1_000);
     assert_eq!(looked_into(&mut gateway, Some(200)), 0);
     assert!(!gateway.router.looks_into(&Ticket::default()), "where Envoy chose");
+}
+
+#[test]
+fn who_looks_around_less_often_does_so_before_deciding() {
+    let mut gateway = of_equals();
+    let quiet = |gateway: &mut Gateway| {
+        (0..100).for_each(|_| gateway.tick());
+        gateway.router.tick_ms()
+    };
+    assert_eq!(quiet(&mut gateway), Some(500));
+    assert_eq!(gateway.router.tick_ms(), None);
+    let mut told = gateway.send(&[1, 2, 3]);
+    assert_eq!(gateway.router.tick_ms(), Some(50));
+    // Others are to hear how that ends.
+    assert_eq!(quiet(&mut gateway), None);
+    gateway.router.landed(&mut told.ticket);
+    assert_eq!(quiet(&mut gateway), Some(500));
+
+    // All but one go, and no tick looks.
+    let mut replicas = gateway.router.world().replicas.clone();
+    replicas.retain(|replica| Some(replica.slot) != told.slot);
+    let left = replicas.first().unwrap().clone();
+    let replica = Replica {
+        slot: left.slot.into(),
+        endpoint: left.endpoint.clone(),
+        pool: left.pool,
+        model: "demo".into(),
+        block_tokens: 16,
+        state: v1::replica::State::Ready.into(),
+        rank: None,
+        tiers: Vec::new(),
+        weight: 0,
+    };
+    gateway.say(Said::Replicas(Replicas { replicas: vec![replica] }));
+    let told = gateway.send(&[1, 2, 3]);
+    assert_eq!(told.ticket.named.endpoints(), left.endpoint);
+}
+
+#[test]
+fn who_waits_for_a_map_looks_often() {
+    let mut gateway = of_equals();
+    let later = NOW + 60_000;
+    (0..100).for_each(|_| gateway.router.tick(later));
+    assert!(!gateway.router.world().fresh);
+    assert_eq!(gateway.router.tick_ms(), None);
 }
