@@ -5,6 +5,7 @@
 
 pub mod bodies;
 pub mod cases;
+pub mod decision;
 pub mod growth;
 pub mod guard;
 pub mod latency;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use warmpath_bench::{growth, guard, latency, memory, run, script, upstream};
+use warmpath_bench::{decision, growth, guard, latency, memory, run, script, upstream};
 
 #[derive(Parser)]
 #[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
@@ -20,6 +20,8 @@ enum Command {
     Run(run::Args),
     /// Measure how long it takes from an engine's event to a decision that knows it
     Latency(latency::Args),
+    /// Measure how long a decision takes inside Envoy
+    Decision(decision::Args),
     /// Be the engines behind them
     Upstream(upstream::Args),
     /// Count the hot path's instructions and compare them with the stored counts
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Run(args) => run::run(&args).map(|()| true),
         Command::Latency(args) => latency::run(&args).map(|()| true),
+        Command::Decision(args) => decision::run(&args).map(|()| true),
         Command::Upstream(args) => upstream::serve(&args).map(|()| true),
         Command::Guard { counts, update } => guard::guard(&counts, update),
         Command::Growth(args) => growth::growth(&args),

@@ -64,9 +64,6 @@ pub struct Report {
     /// Load average at the end: the benchmark's own and others'.
     pub load_after: f64,
     missing: Vec<(String, String)>,
-    /// Times of decisions inside Envoy in microseconds, over the whole run: (interval, all) by
-    /// quantile.
-    pub decide_us: Vec<(String, String)>,
     cells: Vec<Cell>,
 }
 
@@ -102,7 +99,6 @@ impl Report {
             load_before: usage::load_average(),
             load_after: 0.0,
             missing: missing.to_vec(),
-            decide_us: Vec::new(),
             cells: Vec::new(),
         }
     }
@@ -145,9 +141,6 @@ impl Report {
         );
         for (name, why) in &self.missing {
             let _ = writeln!(text, "\nMissing: **{name}**: {why}");
-        }
-        for (name, line) in &self.decide_us {
-            let _ = writeln!(text, "\nDecisions inside Envoy, µs, since {name}'s start: {line}");
         }
         let systems = self.distinct(|cell| cell.system.clone());
         for bytes in self.distinct(|cell| cell.bytes) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::bodies::Bodies;
 use crate::load::{self, Job, Shape};
 use crate::report::{Cell, Report};
-use crate::systems::{Fleet, Options, System, decide_us, decided, decisions};
+use crate::systems::{ENGINES, Fleet, Options, System, decided, decisions};
 use crate::usage;
 
 /// What to compare.
@@ -79,6 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         only: args.only.clone(),
         workers: WORKERS,
         models: 1,
+        engines: ENGINES,
     })?;
     for (name, why) in &fleet.missing {
         eprintln!("MISSING {name}: {why}");
@@ -97,14 +98,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     report.add(cell);
                 }
             }
-        }
-    }
-    // By Envoy, not by system: what several share is told once.
-    let mut told = Vec::new();
-    for (system, admin) in fleet.systems.iter().filter_map(|s| Some((s, s.reason?.1))) {
-        if !told.contains(&admin) {
-            told.push(admin);
-            report.decide_us.push((system.name.clone(), decide_us(admin)));
         }
     }
     report.load_after = usage::load_average();

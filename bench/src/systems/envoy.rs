@@ -10,6 +10,7 @@ use warmpath_tests::{Client, Process, host};
 
 use super::{Fleet, Ground, PATIENCE, System, answers, free_ports, local, quickstart};
 use crate::bodies::{Bodies, Kind};
+use crate::decision::Buckets;
 
 /// A replica holds the prefix, or will in a moment: it was sent there just now.
 const WARM: &str = "warm|recent";
@@ -178,14 +179,25 @@ pub(crate) fn decisions(admin: u16, reason: &str) -> u64 {
     reason.split('|').filter_map(of).sum()
 }
 
-/// Quantiles of the time of Warmpath's decisions inside Envoy, the prompt's reading included, in
-/// microseconds: Envoy's own line.
-pub(crate) fn decide_us(admin: u16) -> String {
-    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.decide_us");
+/// What one of the router's histograms of microseconds has counted since Envoy's start.
+pub(crate) fn histogram(admin: u16, name: &str) -> anyhow::Result<Buckets> {
+    let filter = format!("/stats?filter=warmpath.router.{name}");
+    let path = format!("{filter}&histogram_buckets=detailed&format=json");
+    let stats: Value = serde_json::from_slice(&Client::new(admin).get("", &path)?.body)?;
+    let totals = stats.pointer("/stats/0/histograms/details/0/totals").and_then(Value::as_array);
+    let bucket = |bucket: &Value| {
+        let nanos = |field| Some((bucket.get(field)?.as_f64()? * 1e3).round() as u64);
+        Some(((nanos("lower_bound")?, nanos("width")?), bucket.get("count")?.as_u64()?))
+    };
+    let totals = totals.with_context(|| format!("Envoy has counted no {name}"))?;
+    Ok(totals.iter().filter_map(bucket).collect())
+}
+
+/// Tokens of all prompts so far.
+pub(crate) fn prompt_tokens(admin: u16) -> u64 {
+    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.prompt_tokens");
     let text = answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default();
-    text.lines()
-        .find_map(|line| Some(line.split_once("decide_us: ")?.1.to_owned()))
-        .unwrap_or_default()
+    text.rsplit_once(": ").and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// All decisions so far.

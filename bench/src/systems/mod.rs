@@ -3,7 +3,7 @@
 mod envoy;
 mod peers;
 
-pub(crate) use envoy::{decide_us, decided, decisions};
+pub(crate) use envoy::{decided, decisions, histogram, prompt_tokens};
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ use crate::bodies::Kind;
 /// How long something may take to start.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Engines behind each proxy.
-const ENGINES: usize = 4;
+/// Engines behind each proxy, where nothing else is said.
+pub(crate) const ENGINES: usize = 4;
 
 /// Listeners of KV events: Warmpath's relay, that of the map that goes stale, vLLM Router, the relay
 /// of another filter.
@@ -42,6 +42,8 @@ pub struct Options {
     pub workers: usize,
     /// Models that Warmpath knows, each with a tokenizer of its own; the first one is asked for.
     pub models: usize,
+    /// Engines behind each proxy.
+    pub engines: usize,
 }
 
 impl Options {
@@ -55,6 +57,7 @@ impl Options {
             only: vec!["warmpath warm".into()],
             workers,
             models,
+            engines: ENGINES,
         }
     }
 }
@@ -107,8 +110,8 @@ impl Fleet {
     /// A part of Warmpath's own does not start. Peers that don't are named in `missing`.
     pub fn start(options: &Options) -> anyhow::Result<Self> {
         let dir = tempfile::Builder::new().prefix("warmpath-bench-").tempdir()?;
-        let mut ports = free_ports(ENGINES * (1 + LISTENERS))?.into_iter();
-        let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
+        let mut ports = free_ports(options.engines * (1 + LISTENERS))?.into_iter();
+        let mut take = || ports.by_ref().take(options.engines).collect::<Vec<u16>>();
         let ground = Ground {
             dir: dir.path().to_owned(),
             model: options.model.canonicalize()?,

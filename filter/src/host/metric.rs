@@ -8,7 +8,7 @@ use super::raw;
 
 /// Values of histograms that are kept from one tick to the next: hundreds a second, which is what a
 /// distribution needs. To tell Envoy one costs about as much as to measure one.
-const MOST_VALUES: usize = 16;
+const MOST_VALUES: usize = 32;
 
 /// With so many tells a gauge that is set is told whether it changed or not: another VM may have
 /// written to it.

@@ -212,13 +212,21 @@ impl<D: Data> Dispatch<D> {
         // Who asks why is told of the whole prompt; and what drifts is looked into.
         let whole = self.config.shell.explain || self.feedback.counts_next();
         let mut reach = if whole { Reach::Whole } else { Reach::News };
+        let mut chose = self.metrics.choose_us.has_room().then_some(0);
         loop {
             let read = self.read(asked, reach, now_ms);
-            match self.decide_on(asked, &read, now_ms) {
-                Some(decided) => return decided,
-                // Nothing is left out of it then.
-                None => reach = Reach::Whole,
+            let start = chose.and_then(|_| host::now_nanos().ok());
+            let decided = self.decide_on(asked, &read, now_ms);
+            let took = start.and_then(|start| Some(host::now_nanos().ok()?.saturating_sub(start)));
+            chose = chose.zip(took).map(|(before, took)| before + took);
+            if let Some(decided) = decided {
+                if let Some(nanos) = chose {
+                    self.metrics.choose_us.record(nanos / 1_000);
+                }
+                return decided;
             }
+            // Nothing is left out of it then.
+            reach = Reach::Whole;
         }
     }
 

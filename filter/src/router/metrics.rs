@@ -32,7 +32,10 @@ pub(super) struct Metrics {
     pub(super) map_fresh: Gauge,
     pub(super) replicas: Gauge,
     pub(super) models: Gauge,
+    /// A decision, with the prompt's reading.
     pub(super) decide_us: Histogram,
+    /// Without it: the search of the map and the choice.
+    pub(super) choose_us: Histogram,
     in_flight: Gauge,
     cold_tokens: Gauge,
     ejected: Gauge,
@@ -74,6 +77,7 @@ impl Metrics {
             replicas: gauge("replicas"),
             models: gauge("models_loaded"),
             decide_us: Histogram::define("warmpath.router.decide_us"),
+            choose_us: Histogram::define("warmpath.router.choose_us"),
             in_flight: gauge("in_flight"),
             cold_tokens: gauge("cold_tokens"),
             ejected: gauge("ejected"),
