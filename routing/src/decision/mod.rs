@@ -59,7 +59,6 @@ struct Candidate<'a> {
     cost: Cost,
     /// The part of its prefill that no cache saves, in milliseconds.
     base: f64,
-    place: u64,
     /// Tokens that it has in prefill.
     under_way: u32,
     /// It has as much to prefill as it may.
@@ -209,12 +208,9 @@ pub fn decide_with<'a>(
     let last = ask.keys.last().map_or(ask.affinity, |key| key.number());
     // What is left out parts prompts, too.
     let spread = last ^ ask.left_out.unwrap_or_default();
-    let spilled = order::sort(policy, home, [key, spread], &mut candidates);
-
-    let Some(best) = candidates.first() else {
-        return Outcome::Refuse(Refusal::no_replica(zone));
-    };
-    let Some(pool) = pools.get(best.pool) else {
+    let order = order::order(policy, home, [key, spread], &candidates);
+    let best = order.first().and_then(|at| candidates.get(at));
+    let Some((best, pool)) = best.and_then(|best| Some((best, pools.get(best.pool)?))) else {
         return Outcome::Refuse(Refusal::no_replica(zone));
     };
     let reason = match degrade {
@@ -228,10 +224,10 @@ pub fn decide_with<'a>(
         region: pool.region,
         pool: pool.name,
         cluster: pool.cluster,
-        replicas: named(policy, world, &candidates),
+        spilled: order.spilled,
+        replicas: named(policy, world, &candidates, order),
         reason,
         degrade,
-        spilled,
         crowded: candidates.iter().all(|candidate| candidate.held_back),
         cached_tokens: best.cached,
         offloaded_tokens: best.offloaded,
@@ -301,35 +297,34 @@ fn candidates<'a>(
 ) -> Vec<Candidate<'a>> {
     let able = |usable: &dyn Fn(usize, ReplicaState) -> bool| -> Vec<Candidate<'a>> {
         let with_index = world.replicas.iter().enumerate();
-        with_index
-            .filter(|(index, replica)| usable(*index, replica.state))
-            .filter_map(|(index, replica)| {
-                let pool = pools.iter().position(|pool| pool.name == replica.pool)?;
-                let told = world.loads.get(index).copied().unwrap_or_default();
-                // What engines reported is as old as the silence; what was sent is known.
-                let load = if world.fresh {
-                    told
-                } else {
-                    Load { in_flight: told.in_flight, ..Load::default() }
-                };
-                Some(Candidate {
-                    index,
-                    replica,
-                    load,
-                    pool,
-                    cached: 0,
-                    offloaded: 0,
-                    tier: None,
-                    hoped: 0,
-                    cost: Cost::default(),
-                    base: 0.0,
-                    place: 0,
-                    under_way: 0,
-                    held_back: false,
-                    full: false,
-                })
+        let usable = with_index.filter(|(index, replica)| usable(*index, replica.state));
+        let mut able = Vec::with_capacity(world.replicas.len());
+        able.extend(usable.filter_map(|(index, replica)| {
+            let pool = pools.iter().position(|pool| pool.name == replica.pool)?;
+            let told = world.loads.get(index).copied().unwrap_or_default();
+            // What engines reported is as old as the silence; what was sent is known.
+            let load = if world.fresh {
+                told
+            } else {
+                Load { in_flight: told.in_flight, ..Load::default() }
+            };
+            Some(Candidate {
+                index,
+                replica,
+                load,
+                pool,
+                cached: 0,
+                offloaded: 0,
+                tier: None,
+                hoped: 0,
+                cost: Cost::default(),
+                base: 0.0,
+                under_way: 0,
+                held_back: false,
+                full: false,
             })
-            .collect()
+        }));
+        able
     };
     let serves = |state| matches!(state, ReplicaState::Ready | ReplicaState::Suspect);
     let well = able(&|index, state| serves(state) && !local.is_ejected(index));
@@ -345,13 +340,13 @@ fn candidates<'a>(
 
 /// Slots whose entries in the map are believed, sorted, and a candidate whose that is.
 fn believed(candidates: &[Candidate<'_>]) -> Vec<(u16, usize)> {
-    let all = candidates.iter().enumerate();
-    let ready = all.filter(|(_, candidate)| candidate.replica.state == ReplicaState::Ready);
-    let own = ready.clone().map(|(at, candidate)| (candidate.replica.slot, at));
-    let slower = ready.flat_map(|(at, candidate)| {
-        candidate.replica.tiers.iter().map(move |tier| (tier.slot, at))
-    });
-    let mut slots: Vec<(u16, usize)> = own.chain(slower).collect();
+    let mut slots = Vec::with_capacity(candidates.len());
+    for (at, Candidate { replica, .. }) in candidates.iter().enumerate() {
+        if replica.state == ReplicaState::Ready {
+            slots.push((replica.slot, at));
+            slots.extend(replica.tiers.iter().map(|tier| (tier.slot, at)));
+        }
+    }
     slots.sort_unstable();
     slots
 }
@@ -373,9 +368,14 @@ fn price(
 }
 
 /// The endpoints for Envoy, best first, each once.
-fn named(policy: &Policy, world: &World, candidates: &[Candidate<'_>]) -> Vec<usize> {
+fn named(
+    policy: &Policy,
+    world: &World,
+    candidates: &[Candidate<'_>],
+    order: impl Iterator<Item = usize>,
+) -> Vec<usize> {
     let mut named = Vec::with_capacity(policy.endpoints);
-    for candidate in candidates {
+    for candidate in order.filter_map(|at| candidates.get(at)) {
         if named.len() >= policy.endpoints {
             break;
         }

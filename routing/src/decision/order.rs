@@ -1,6 +1,7 @@
 //! Which of the candidates comes first.
 
 use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use super::{Candidate, Local, Reachable};
 use crate::policy::Policy;
@@ -67,21 +68,51 @@ pub(super) fn weighted_home(key: u128, pools: &[Reachable<'_>]) -> Option<usize>
     drawn.min_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(at, _)| at)
 }
 
-/// Puts the best first. Says whether a better one was passed over because it was full.
-pub(super) fn sort(
+/// Candidates by their places, the best first. Only a few are ever asked for: a heap of many gives those
+/// for less than sorting takes.
+pub(super) struct Order {
+    heap: BinaryHeap<Reverse<(Rank, usize)>>,
+    /// Whether a better one was passed over because it was full.
+    pub(super) spilled: bool,
+}
+
+/// The less the better: full, far, cost, hopes, fill, place on the ring, index.
+type Rank = (bool, bool, i64, bool, u32, Reverse<u64>, usize);
+
+impl Iterator for Order {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        self.heap.pop().map(|Reverse((_, at))| at)
+    }
+}
+
+impl Order {
+    /// The best.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.heap.peek().map(|Reverse((_, at))| *at)
+    }
+
+    fn of(ranks: Vec<Rank>, spilled: bool) -> Self {
+        let all = ranks.into_iter().enumerate().map(|(at, rank)| Reverse((rank, at)));
+        Self { heap: all.collect::<Vec<_>>().into(), spilled }
+    }
+}
+
+/// Puts the candidates in order.
+pub(super) fn order(
     policy: &Policy,
     home: Option<usize>,
     [key, spread]: [u128; 2],
-    candidates: &mut [Candidate<'_>],
-) -> bool {
+    candidates: &[Candidate<'_>],
+) -> Order {
     let cheapest = |of: &dyn Fn(&Candidate<'_>) -> bool| {
         let open = candidates.iter().filter(|c| !c.full && of(c));
         let first = open.min_by_key(|c| total_order(c.cost.total()));
         first.map(|c| (c.pool, c.cost, c.base))
     };
     let Some((nearest, least, base)) = cheapest(&|_| true) else {
-        place(key, candidates);
-        return sort_full(candidates);
+        return order_full(key, candidates);
     };
     let limit = least.total() + policy.cost.tie_ms;
     let warm = candidates.iter().any(|c| !c.full && c.cost.total() <= limit && c.hoped > 0);
@@ -91,43 +122,40 @@ pub(super) fn sort(
     let (home, start, base) =
         home.and_then(|home| cheapest(&|c| c.pool == home)).unwrap_or((nearest, least, base));
     let wait = start.total() + (start.prefill - base).max(policy.cost.tie_ms);
-    let far = move |c: &Candidate<'_>| {
+    let far = |c: &Candidate<'_>| {
         if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
     };
     // Those who hold the same are parted by the whole prompt: were it by the ring, all who share a
     // prefix would crowd at the first of its holders.
-    place(if warm { spread } else { key }, candidates);
+    let key = if warm { spread } else { key };
     // And before that by how full their KV cache is, in steps too coarse to flap.
-    let fill = move |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
-    // Once per candidate, as each is compared with many.
-    let rank = move |c: &Candidate<'_>| {
+    let fill = |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
+    let rank = |c: &Candidate<'_>| {
         let far = far(c);
         let cost = if far { total_order(c.cost.total()) } else { 0 };
         // What is there before what is only on its way.
         let hopes = c.hoped > c.cached;
-        (far, cost, hopes, fill(c), Reverse(c.place), c.index)
+        (c.full, far, cost, hopes, fill(c), Reverse(ring::place(key, c.replica)), c.index)
     };
-    let spilled = candidates.iter().min_by_key(|c| rank(c)).is_some_and(|c| c.full);
-    candidates.sort_by_cached_key(|c| (c.full, rank(c)));
-    spilled
+    let ranks: Vec<Rank> = candidates.iter().map(rank).collect();
+    let spilled = ranks.iter().min_by_key(|(_, far, cost, hopes, fill, place, index)| {
+        (far, cost, hopes, fill, place, index)
+    });
+    let spilled = spilled.is_some_and(|rank| rank.0);
+    Order::of(ranks, spilled)
 }
 
-/// Puts the candidates on the ring.
-fn place(key: u128, candidates: &mut [Candidate<'_>]) {
-    for candidate in candidates {
-        candidate.place = ring::place(key, candidate.replica);
-    }
+/// All are full: the cheapest has the shortest queue.
+fn order_full(key: u128, candidates: &[Candidate<'_>]) -> Order {
+    let rank = |c: &Candidate<'_>| {
+        let place = Reverse(ring::place(key, c.replica));
+        (true, false, total_order(c.cost.total()), false, 0, place, c.index)
+    };
+    Order::of(candidates.iter().map(rank).collect(), !candidates.is_empty())
 }
 
 /// A number that is ordered as `f64::total_cmp` orders.
 fn total_order(cost: f64) -> i64 {
     let bits = cost.to_bits().cast_signed();
     bits ^ (((bits >> 63).cast_unsigned()) >> 1).cast_signed()
-}
-
-/// All are full: the cheapest has the shortest queue.
-fn sort_full(candidates: &mut [Candidate<'_>]) -> bool {
-    candidates
-        .sort_by(|a, b| a.cost.total().total_cmp(&b.cost.total()).then(b.place.cmp(&a.place)));
-    !candidates.is_empty()
 }

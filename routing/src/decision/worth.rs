@@ -57,12 +57,14 @@ impl Worth<'_> {
         let warm = warm.min_by(f64::total_cmp);
         // The cheapest if nobody held anything, and what may be waited for at a home on the ring.
         let (mut least, mut wait) = (None::<f64>, tie);
-        for candidate in self.candidates {
-            let Some((_, cost)) = open(candidate, 0) else { continue };
-            let pool = self.pools.get(candidate.pool)?;
-            let prefill = candidate.cost_of(pool, self.prompt_tokens, 0).prefill;
-            least = Some(least.map_or(cost, |least| least.min(cost)));
-            wait = wait.max(prefill - pool.prices.prefill_base_ms);
+        for (at, pool) in self.pools.iter().enumerate() {
+            let of_pool = self.candidates.iter().filter(|candidate| candidate.pool == at);
+            let costs = of_pool.filter_map(|candidate| open(candidate, 0)).map(|(_, cost)| cost);
+            if let Some(cost) = costs.min_by(f64::total_cmp) {
+                least = Some(least.map_or(cost, |least| least.min(cost)));
+                wait = wait
+                    .max(pool.prices.prefill(0, self.prompt_tokens) - pool.prices.prefill_base_ms);
+            }
         }
         match warm {
             Some(warm) if least.is_none_or(|least| warm <= least + tie) => Some(warm + tie),
