@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc};
 
 use crate::bodies::{Bodies, Kind};
-use crate::usage::{self, Usage};
+use crate::usage;
 
 /// How requests come.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,7 +149,7 @@ async fn drive(job: &Job<'_>) -> anyhow::Result<Outcome> {
     tokio::time::sleep(job.time).await;
     shared.phase.set(Phase::Over);
     let seconds = start.elapsed().as_secs_f64();
-    let Usage { cpu_seconds, resident } = usage::of(job.processes);
+    let after = usage::of(job.processes);
     for connection in connections {
         connection.abort();
     }
@@ -162,8 +162,8 @@ async fn drive(job: &Job<'_>) -> anyhow::Result<Outcome> {
         errors: shared.errors.get(),
         seconds,
         latencies,
-        cpu_seconds: cpu_seconds - before.cpu_seconds,
-        resident,
+        cpu_seconds: after.cpu_seconds_since(&before),
+        resident: after.resident,
     })
 }
 
