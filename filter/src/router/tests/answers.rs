@@ -13,22 +13,24 @@ fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
     }
 }
 
+fn equal(slot: u32) -> Replica {
+    Replica {
+        slot,
+        endpoint: format!("10.0.0.{slot}:8000"),
+        pool: "demo-eu".into(),
+        model: "demo".into(),
+        block_tokens: 16,
+        state: v1::replica::State::Ready.into(),
+        rank: None,
+        tiers: Vec::new(),
+        weight: 0,
+    }
+}
+
 /// A gateway without ranks, so that the two replicas of the EU can stand in for each other.
 fn of_equals() -> Gateway {
     let mut gateway = Gateway::new();
-    let replicas = [1, 2]
-        .map(|slot| Replica {
-            slot,
-            endpoint: format!("10.0.0.{slot}:8000"),
-            pool: "demo-eu".into(),
-            model: "demo".into(),
-            block_tokens: 16,
-            state: v1::replica::State::Ready.into(),
-            rank: None,
-            tiers: Vec::new(),
-            weight: 0,
-        })
-        .into();
+    let replicas = [1, 2].map(equal).into();
     gateway.say(Said::Replicas(Replicas { replicas }));
     gateway.tick();
     gateway
@@ -236,21 +238,8 @@ fn who_looks_around_less_often_does_so_before_deciding() {
     assert_eq!(quiet(&mut gateway), Some(500));
 
     // All but one go, and no tick looks.
-    let mut replicas = gateway.router.world().replicas.clone();
-    replicas.retain(|replica| Some(replica.slot) != told.slot);
-    let left = replicas.first().unwrap().clone();
-    let replica = Replica {
-        slot: left.slot.into(),
-        endpoint: left.endpoint.clone(),
-        pool: left.pool,
-        model: "demo".into(),
-        block_tokens: 16,
-        state: v1::replica::State::Ready.into(),
-        rank: None,
-        tiers: Vec::new(),
-        weight: 0,
-    };
-    gateway.say(Said::Replicas(Replicas { replicas: vec![replica] }));
+    let left = equal(if told.slot == Some(1) { 2 } else { 1 });
+    gateway.say(Said::Replicas(Replicas { replicas: vec![left.clone()] }));
     let told = gateway.send(&[1, 2, 3]);
     assert_eq!(told.ticket.named.endpoints(), left.endpoint);
 }
