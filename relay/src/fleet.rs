@@ -191,7 +191,10 @@ impl Fleet {
             endpoint: spec.endpoint.to_string(),
             rank: spec.rank,
             polling: spec.polling,
-            rounds: Rounds::of(self.start, replica, spec.rank),
+            rounds: match spec.rank {
+                Some(rank) => Rounds::of_rank(self.start, &spec.endpoint, rank),
+                None => Rounds::of(self.start, replica),
+            },
             asking: spec.names.clone().map(|names| Asking {
                 model: spec.model.clone(),
                 names,

@@ -175,7 +175,7 @@ impl Poller {
                 return;
             }
             tokio::select! {
-                () = sleep_until(self.rounds.next(Instant::now(), self.polling.interval)) => {}
+                () = sleep_until(self.rounds.after(start, self.polling.interval)) => {}
                 () = self.state.closed() => return,
             }
         }

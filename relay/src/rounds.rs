@@ -2,6 +2,8 @@
 //! polled at the same moment; not all, as their answers would hold up the events of them all.
 //! Ranks of one engine are not: it would answer nothing else as long.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,24 +23,37 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// Of the replica of this number, and of its rank where its engine has several.
-    pub fn of(start: Instant, replica: ReplicaId, rank: Option<u32>) -> Self {
-        let group = if rank.is_some() { replica } else { replica / TOGETHER } as u32;
-        // Multiples of the golden ratio: however many groups there are, they lie well apart.
-        let offset = f64::from(group.wrapping_mul(0x9e37_79b9)) / 2f64.powi(32);
+    /// Of the replica of this number.
+    pub fn of(start: Instant, replica: ReplicaId) -> Self {
+        Self { start, offset: apart(replica / TOGETHER) }
+    }
+
+    /// Of a rank of the engine at this endpoint.
+    pub fn of_rank(start: Instant, endpoint: &SocketAddr, rank: u32) -> Self {
+        let mut engine = DefaultHasher::new();
+        endpoint.hash(&mut engine);
+        let offset = (apart(engine.finish() as usize) + apart(rank as usize)).fract();
         Self { start, offset }
     }
 
-    /// The first moment after `now`, where there is one in each `every`.
-    pub fn next(&self, now: Instant, every: Duration) -> Instant {
+    /// When to poll again after a poll that began at `polled`, where there is a moment in each `every`.
+    /// One that took longer is followed at once.
+    pub fn after(&self, polled: Instant, every: Duration) -> Instant {
+        // Half a round later, as it may itself have come late.
+        let from = polled + every / 2;
         let first = self.start + every.mul_f64(self.offset);
-        let since = now.saturating_duration_since(first);
-        if now < first || every.is_zero() {
-            return first.max(now);
+        let since = from.saturating_duration_since(first);
+        if from < first || every.is_zero() {
+            return first.max(from);
         }
         let nanos = every.as_nanos() - since.as_nanos() % every.as_nanos();
-        now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        from + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
+}
+
+/// Multiples of the golden ratio, from 0 to 1: however many of the first there are, they lie well apart.
+fn apart(number: usize) -> f64 {
+    f64::from((number as u32).wrapping_mul(0x9e37_79b9)) / 2f64.powi(32)
 }
 
 #[cfg(test)]
@@ -51,45 +66,71 @@ mod tests {
     fn each_replica_has_its_moment_in_every_round() {
         let start = Instant::now();
         for replica in [0, 7, 8, 100, 5_000_000] {
-            let rounds = Rounds::of(start, replica, None);
-            let mut at = start;
-            for round in 0..50 {
-                let next = rounds.next(at, EVERY);
-                assert!(next > at || round == 0);
-                assert!(next <= at + EVERY);
-                if round > 0 {
-                    assert_eq!(next - at, EVERY, "{replica}");
-                }
-                // A poll that takes its time but ends within the round misses none.
-                assert_eq!(rounds.next(next + EVERY.mul_f64(0.9), EVERY), next + EVERY);
+            let rounds = Rounds::of(start, replica);
+            let mut at = rounds.after(start, EVERY);
+            assert!(at <= start + EVERY * 3 / 2);
+            for _ in 0..50 {
+                let next = rounds.after(at, EVERY);
+                assert_eq!(next - at, EVERY, "{replica}");
                 at = next;
             }
         }
     }
 
     #[test]
+    fn a_poll_that_comes_late_or_takes_long_makes_the_next_one_no_later() {
+        let rounds = Rounds::of(Instant::now(), 12);
+        let moment = rounds.after(Instant::now(), EVERY);
+        for late in [1, 50, 99] {
+            let polled = moment + Duration::from_millis(late);
+            assert_eq!(rounds.after(polled, EVERY), moment + EVERY, "{late}");
+        }
+        for late in [101, 150, 199] {
+            let polled = moment + Duration::from_millis(late);
+            assert_eq!(rounds.after(polled, EVERY), moment + 2 * EVERY, "{late}");
+        }
+        // Of those that take longer than a round each follows the last one at once.
+        let mut polled = moment;
+        for _ in 0..50 {
+            let ended = polled + Duration::from_millis(301);
+            assert!(rounds.after(polled, EVERY) <= ended);
+            polled = ended;
+        }
+    }
+
+    fn sorted(moments: impl Iterator<Item = Instant>) -> Vec<Instant> {
+        let mut moments: Vec<Instant> = moments.collect();
+        moments.sort_unstable();
+        moments
+    }
+
+    fn gaps(moments: &[Instant]) -> impl Iterator<Item = Duration> + Clone {
+        moments.windows(2).map(|pair| pair[1] - pair[0])
+    }
+
+    #[test]
     fn some_are_polled_together_and_the_groups_apart() {
         let start = Instant::now();
         let later = start + Duration::from_secs(10);
-        let mut moments: Vec<Instant> =
-            (0..512).map(|replica| Rounds::of(start, replica, None).next(later, EVERY)).collect();
-        assert!(moments.iter().take(TOGETHER).all(|moment| Some(moment) == moments.first()));
-        moments.sort_unstable();
+        let of = |replica| Rounds::of(start, replica).after(later, EVERY);
+        assert!((0..TOGETHER).all(|replica| of(replica) == of(0)));
+        let mut moments = sorted((0..512).map(of));
         moments.dedup();
         assert_eq!(moments.len(), 512 / TOGETHER);
-        let gaps = moments.windows(2).map(|pair| pair[1] - pair[0]);
         // Evenly would be a 64th.
-        assert!(gaps.clone().min().unwrap() > EVERY / 64 / 4);
-        assert!(gaps.max().unwrap() < EVERY / 64 * 4);
+        assert!(gaps(&moments).min().unwrap() > EVERY / 64 / 4);
+        assert!(gaps(&moments).max().unwrap() < EVERY / 64 * 4);
     }
 
     #[test]
     fn ranks_of_one_engine_are_polled_apart() {
         let start = Instant::now();
-        let of = |rank| Rounds::of(start, rank as usize, Some(rank));
-        let mut moments: Vec<Instant> = (0..16).map(|rank| of(rank).next(start, EVERY)).collect();
-        moments.sort_unstable();
-        let apart = |pair: &[Instant]| pair[1] - pair[0] > EVERY / 16 / 4;
-        assert!(moments.windows(2).all(apart));
+        let later = start + Duration::from_secs(10);
+        for port in 8_000..8_100 {
+            let endpoint = ([10, 0, 0, 1], port).into();
+            let of = |rank| Rounds::of_rank(start, &endpoint, rank).after(later, EVERY);
+            let moments = sorted((0..16).map(of));
+            assert!(gaps(&moments).min().unwrap() > EVERY / 16 / 4);
+        }
     }
 }

@@ -16,16 +16,19 @@ pub(super) struct Pace {
     quiet: u32,
     /// What Envoy has been told.
     told_ms: u32,
+    /// Nothing was looked at yet.
+    new: bool,
 }
 
 impl Pace {
     /// Of ticks that are so many milliseconds apart, as Envoy has been told.
     pub(super) fn new(tick_ms: u32) -> Self {
-        Self { tick_ms, quiet: 0, told_ms: tick_ms }
+        Self { tick_ms, quiet: 0, told_ms: tick_ms, new: true }
     }
 
     /// A tick has gone by; `busy` if there is more to do soon.
     pub(super) fn tick(&mut self, busy: bool) {
+        self.new = false;
         self.quiet = if busy { 0 } else { self.quiet.saturating_add(1) };
     }
 
@@ -33,7 +36,7 @@ impl Pace {
     pub(super) fn wake(&mut self) -> bool {
         let slept = self.is_slow();
         self.quiet = 0;
-        slept
+        std::mem::take(&mut self.new) || slept
     }
 
     fn is_slow(&self) -> bool {
@@ -54,6 +57,7 @@ mod tests {
     #[test]
     fn who_has_nothing_to_do_looks_less_often_until_there_is_something() {
         let mut pace = Pace::new(50);
+        assert!(pace.wake() && !pace.wake(), "a request before the first tick");
         let quiet = |pace: &mut Pace, ticks| {
             let told = (0..ticks).filter_map(|_| {
                 pace.tick(false);
