@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 use crate::bodies::{Bodies, Kind};
 use crate::load::{self, Job, Shape};
-use crate::run::WORKERS;
+use crate::run::{WORKERS, at_least_one};
 use crate::systems::{Fleet, Options, decided, decisions, histogram, prompt_tokens};
 use crate::usage;
 
@@ -18,16 +18,16 @@ use crate::usage;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Replicas of the pool; may be given several times
-    #[arg(long, value_name = "N", default_values_t = [4, 64])]
+    #[arg(long, value_name = "N", default_values_t = [4, 64], value_parser = at_least_one)]
     pub replicas: Vec<usize>,
     /// Bytes of a body: 38,000 are somewhat more than 512 blocks of 16 tokens
     #[arg(long, value_name = "N", default_value_t = 38_000)]
     pub bytes: usize,
     /// Seconds of each load
-    #[arg(long, default_value_t = 15)]
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
 }
 
@@ -80,7 +80,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let (after, (meant_after, all_after, tokens_after)) = (histograms()?, counted());
             let all = (all_after - all).max(1);
             let share = (meant_after - meant) as f64 / all as f64;
-            ensure!(share > 0.9, "only {share:.2} of the decisions found what is held");
+            ensure!(
+                share > 0.9,
+                "only {:.0} % of the decisions found what is held: are bodies of {} bytes too short?",
+                share * 100.0,
+                args.bytes
+            );
             let tokens = (tokens_after - tokens) / all;
             let mut line = format!("| {replicas} | {} | {tokens} |", shape.name());
             for (number, (after, before)) in after.into_iter().zip(&before).enumerate() {

@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 use warmpath_tests::Client;
 use zeromq::{Socket, SocketRecv, SocketSend, XPubSocket, ZmqMessage};
 
+use crate::run::at_least_one;
 use crate::systems::Watched;
 use crate::upstream::{BLOCK_TOKENS, stored};
 use crate::usage;
@@ -19,10 +20,10 @@ use crate::usage;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Events to follow, at each of the rates
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one)]
     pub samples: usize,
     /// Blocks a second that the engine stores meanwhile; may be given several times
     #[arg(long, value_name = "N", default_values_t = [0, 10_000, 50_000])]

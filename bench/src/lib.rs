@@ -6,6 +6,7 @@
 pub mod bodies;
 pub mod cases;
 pub mod decision;
+pub mod ending;
 pub mod growth;
 pub mod guard;
 pub mod latency;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use warmpath_bench::{decision, growth, guard, latency, memory, run, script, upstream};
+use warmpath_bench::{decision, ending, growth, guard, latency, memory, run, script, upstream};
 
 #[derive(Parser)]
 #[command(name = "warmpath-bench", about = "Benchmarks of Warmpath; start it by scripts/bench")]
@@ -47,7 +47,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    let command = Args::parse().command;
+    // The others start nothing.
+    if !matches!(command, Command::Upstream(_) | Command::Case { .. }) {
+        ending::watch();
+    }
+    let result = match command {
         Command::Run(args) => run::run(&args).map(|()| true),
         Command::Latency(args) => latency::run(&args).map(|()| true),
         Command::Decision(args) => decision::run(&args).map(|()| true),

@@ -21,10 +21,10 @@ pub struct Args {
     #[arg(long, default_value_t = 600)]
     pub seconds: u64,
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Where the results go
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "out")]
     pub out: PathBuf,
 }
 

@@ -35,14 +35,14 @@ impl Cell {
     /// For whoever watches.
     pub fn line(&self) -> String {
         format!(
-            "{:>6} B {:<12} {:<26} {:>8.0} req/s  p50 {:>7.0} µs  p99 {:>8.0} µs  CPU {:>6.0} µs{}{}",
+            "{:>6} B {:<12} {:<26} {:>8.0} req/s  p50 {:>7.0} µs  p99 {:>8.0} µs  CPU {:>6} µs{}{}",
             self.bytes,
             self.shape,
             self.system,
             self.requests_per_second,
             self.p50_us,
             self.p99_us,
-            self.cpu_us.unwrap_or(f64::NAN),
+            self.cpu_us.map_or("–".into(), |us| format!("{us:.0}")),
             if self.errors > 0 { format!("  {} ERRORS", self.errors) } else { String::new() },
             match self.as_meant {
                 Some(share) if share < 0.9 => format!("  only {:.0} % as meant", share * 100.0),

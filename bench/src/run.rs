@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::bail;
+
 use crate::bodies::Bodies;
 use crate::load::{self, Job, Shape};
 use crate::report::{Cell, Report};
@@ -16,13 +18,13 @@ pub struct Args {
     #[arg(long)]
     pub quick: bool,
     /// Rounds; what is reported are medians over them
-    #[arg(long)]
+    #[arg(long, value_parser = at_least_one)]
     pub rounds: Option<usize>,
     /// Seconds of each measurement
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub seconds: Option<f64>,
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Python of the environment that has the peers
     #[arg(long, value_name = "FILE")]
@@ -37,11 +39,20 @@ pub struct Args {
     #[arg(long, value_name = "BYTES")]
     pub size: Vec<usize>,
     /// Where the results go
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "out")]
     pub out: PathBuf,
     /// How this was called, for the report
     #[arg(long, default_value = "")]
     pub command: String,
+}
+
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected 1 or more".into())
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected more than 0".into())
 }
 
 /// Envoy's worker threads, where nothing else is said.
@@ -83,6 +94,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     for (name, why) in &fleet.missing {
         eprintln!("MISSING {name}: {why}");
+    }
+    let of_peers =
+        || fleet.missing.iter().any(|(name, _)| args.only.iter().any(|o| name.contains(o)));
+    if fleet.systems.is_empty() && !of_peers() {
+        let all = crate::systems::NAMES.join(", ");
+        bail!("--only {}: no such system; there are {all}", args.only.join(" --only "));
     }
     let bodies: Vec<Bodies> = sizes.into_iter().map(Bodies::new).collect();
     let mut report = Report::new(&args.command, rounds, seconds, &fleet.missing);

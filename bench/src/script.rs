@@ -19,10 +19,10 @@ use crate::bodies::{Bodies, MODEL, PREFIXES};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Where
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "out")]
     pub out: PathBuf,
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Bytes of a body
     #[arg(long, default_value_t = 8 << 10)]

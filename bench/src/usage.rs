@@ -65,13 +65,14 @@ fn threads(id: u32) -> Vec<(u32, u64)> {
     tasks.filter_map(|task| thread(task.ok()?)).collect()
 }
 
-/// What these processes and all of theirs used.
-pub fn of(roots: &[u32]) -> Usage {
-    let all: Vec<Stat> = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| stat(entry.ok()?.file_name().to_str()?.parse().ok()?))
-        .collect();
+/// All processes.
+fn processes() -> Vec<Stat> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| stat(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// These processes and all of theirs.
+fn tree(roots: &[u32], all: &[Stat]) -> BTreeSet<u32> {
     let mut tree: BTreeSet<u32> = roots.iter().copied().collect();
     loop {
         let before = tree.len();
@@ -79,9 +80,21 @@ pub fn of(roots: &[u32]) -> Usage {
             all.iter().filter(|s| tree.contains(&s.parent)).map(|s| s.id).collect::<Vec<_>>(),
         );
         if tree.len() == before {
-            break;
+            return tree;
         }
     }
+}
+
+/// All processes that this one has started, and theirs.
+pub fn descendants() -> Vec<u32> {
+    let own = std::process::id();
+    tree(&[own], &processes()).into_iter().filter(|id| *id != own).collect()
+}
+
+/// What these processes and all of theirs used.
+pub fn of(roots: &[u32]) -> Usage {
+    let all = processes();
+    let tree = tree(roots, &all);
     let mut usage = Usage::default();
     for stat in all.iter().filter(|stat| tree.contains(&stat.id)) {
         usage.cpu_seconds += stat.ticks as f64 / TICKS;

@@ -19,10 +19,10 @@ use crate::systems::{Fleet, Options};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The model's directory
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "model")]
     pub model: PathBuf,
     /// Where the results go
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", overrides_with = "out")]
     pub out: PathBuf,
     /// Leave out what needs Envoy
     #[arg(long)]
@@ -82,7 +82,13 @@ pub fn growth(args: &Args) -> anyhow::Result<bool> {
     std::fs::write(args.out.join("growth.svg"), plot::svg(&all))?;
     println!("{table}");
     eprintln!("Written: {0}/growth.json, {0}/growth.md, {0}/growth.svg", args.out.display());
-    Ok(!all.iter().any(Series::is_superlinear))
+    let grows = all.iter().filter(|series| series.is_superlinear());
+    let grows: Vec<_> =
+        grows.map(|series| format!("{} with {}", series.name, series.along)).collect();
+    if !grows.is_empty() {
+        eprintln!("Grows faster than its cause: {}.", grows.join("; "));
+    }
+    Ok(grows.is_empty())
 }
 
 /// The least time of a call, in microseconds: others who use the machine only ever add.

@@ -14,6 +14,7 @@ use anyhow::Context;
 use warmpath_tests::{Client, Process, Tools, repository};
 
 use crate::bodies::Kind;
+use crate::ending;
 
 /// How long something may take to start.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -24,6 +25,18 @@ pub(crate) const ENGINES: usize = 4;
 /// Listeners of KV events: Warmpath's relay, that of the map that goes stale, vLLM Router, the relay
 /// of another filter.
 const LISTENERS: usize = 4;
+
+/// What there is to compare.
+pub(crate) const NAMES: [&str; 8] = [
+    "direct",
+    "envoy",
+    "warmpath warm",
+    "warmpath cold",
+    "warmpath stale",
+    "vllm-router kv_aware",
+    "vllm-router cache_aware",
+    "sglang-router cache_aware",
+];
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -109,7 +122,7 @@ impl Fleet {
     /// # Errors
     /// A part of Warmpath's own does not start. Peers that don't are named in `missing`.
     pub fn start(options: &Options) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("warmpath-bench-").tempdir()?;
+        let dir = ending::directory()?;
         let mut ports = free_ports(options.engines * (1 + LISTENERS))?.into_iter();
         let mut take = || ports.by_ref().take(options.engines).collect::<Vec<u16>>();
         let ground = Ground {
@@ -168,7 +181,7 @@ impl Watched {
     /// # Errors
     /// Something does not start.
     pub fn start(model: &Path, events: u16) -> anyhow::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("warmpath-bench-").tempdir()?;
+        let dir = ending::directory()?;
         let mut ports = free_ports(ENGINES * 2)?.into_iter();
         let mut take = || ports.by_ref().take(ENGINES).collect::<Vec<u16>>();
         let ground = Ground {

@@ -31,7 +31,7 @@ pub(super) fn start(
             continue;
         }
         let started = python
-            .context("it is not installed")
+            .context("left out, as WARMPATH_BENCH_NO_PEERS says")
             .and_then(|python| run(ground, name, python, arguments(ground)));
         match started {
             Ok((system, process)) => {
