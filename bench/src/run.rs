@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::bodies::Bodies;
 use crate::load::{self, Job, Shape};
 use crate::report::{Cell, Report};
-use crate::systems::{ENGINES, Fleet, Options, System, decided, decisions};
+use crate::systems::{ENGINES, Fleet, NAMES, Options, System, decided, decisions};
 use crate::usage;
 
 /// What to compare.
@@ -80,6 +80,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let rounds = args.rounds.unwrap_or(if args.quick { 1 } else { 3 });
     let seconds = args.seconds.unwrap_or(if args.quick { 1.5 } else { 3.0 });
+    let is_there = |only: &String| NAMES.iter().any(|name| name.contains(only.as_str()));
+    if args.against.is_none() && !args.only.is_empty() && !args.only.iter().any(is_there) {
+        let only = args.only.join(" --only ");
+        bail!("--only {only}: no such system; there are {}", NAMES.join(", "));
+    }
     eprintln!("Starting engines, relays and proxies …");
     let fleet = Fleet::start(&Options {
         model: args.model.clone(),
@@ -94,12 +99,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     for (name, why) in &fleet.missing {
         eprintln!("MISSING {name}: {why}");
-    }
-    let of_peers =
-        || fleet.missing.iter().any(|(name, _)| args.only.iter().any(|o| name.contains(o)));
-    if fleet.systems.is_empty() && !of_peers() {
-        let all = crate::systems::NAMES.join(", ");
-        bail!("--only {}: no such system; there are {all}", args.only.join(" --only "));
     }
     let bodies: Vec<Bodies> = sizes.into_iter().map(Bodies::new).collect();
     let mut report = Report::new(&args.command, rounds, seconds, &fleet.missing);

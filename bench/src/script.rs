@@ -14,6 +14,7 @@ use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::prompt::{Api, ModelFiles, Prompter, Request, preprocess};
 
 use crate::bodies::{Bodies, MODEL, PREFIXES};
+use crate::upstream::held;
 
 /// What to write.
 #[derive(Clone, Debug, clap::Args)]
@@ -59,16 +60,11 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         let all: Vec<_> = (0..QUESTIONS).map(|_| bodies.shared(prefix, &mut rng)).collect();
         let [one, other] = [keys(all.first().context("no")?)?, keys(all.last().context("no")?)?];
         let shared = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-        // One replica holds all that is shared, every eighth some of it.
         for slot in 0..args.replicas {
-            let home = prefix as u32 % args.replicas;
-            let blocks = if slot == home {
-                shared
-            } else if (slot + home).is_multiple_of(8) {
-                rng.usize(..=shared)
-            } else {
+            let blocks = held(slot as usize, prefix, shared, args.replicas as usize);
+            if blocks == 0 {
                 continue;
-            };
+            }
             let held = one.iter().take(blocks).flat_map(|key| key.0).collect();
             changes.push(BlockChange { slot: slot + 1, lost: Vec::new(), held });
         }

@@ -195,8 +195,7 @@ pub(crate) fn histogram(admin: u16, name: &str) -> anyhow::Result<Buckets> {
 
 /// Tokens of all prompts so far.
 pub(crate) fn prompt_tokens(admin: u16) -> u64 {
-    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.prompt_tokens");
-    let text = answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default();
+    let text = stats(admin, "prompt_tokens");
     text.rsplit_once(": ").and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
 }
 
@@ -207,7 +206,12 @@ pub(crate) fn decided(admin: u16) -> u64 {
 }
 
 fn all_decisions(admin: u16) -> String {
-    let answer = Client::new(admin).get("", "/stats?filter=warmpath.router.decision");
+    stats(admin, "decision")
+}
+
+/// The router's counters whose names begin so, a line each.
+fn stats(admin: u16, name: &str) -> String {
+    let answer = Client::new(admin).get("", &format!("/stats?filter=warmpath.router.{name}"));
     answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default()
 }
 

@@ -48,7 +48,8 @@ pub fn serve(args: &Args) -> anyhow::Result<()> {
         for (at, port) in args.events.iter().enumerate() {
             let engine = at % args.http.len().max(1);
             let mine = prompts.values().enumerate().filter_map(|(number, ids)| {
-                ids.get(..held(engine, number, ids.len() / BLOCK_TOKENS, args.http.len()))
+                let blocks = ids.len() / BLOCK_TOKENS;
+                ids.get(..held(engine, number, blocks, args.http.len()) * BLOCK_TOKENS)
             });
             let mine = mine.filter(|ids| !ids.is_empty()).map(<[u32]>::to_vec).collect();
             events::start(*port, mine).await?;
@@ -64,18 +65,17 @@ pub fn serve(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-/// Tokens of a prompt of so many blocks that an engine holds: one of them holds all, and in a large
+/// Blocks of a prompt of so many that an engine holds: one of them holds all, and in a large
 /// pool every eighth some.
-fn held(engine: usize, prompt: usize, blocks: usize, engines: usize) -> usize {
+pub(crate) fn held(engine: usize, prompt: usize, blocks: usize, engines: usize) -> usize {
     let home = prompt % engines.max(1);
-    let blocks = if engine == home {
+    if engine == home {
         blocks
     } else if engines >= 16 && engine % 8 == home % 8 {
         blocks * ((engine * 31 + prompt * 17) % 100) / 100
     } else {
         0
-    };
-    blocks * BLOCK_TOKENS
+    }
 }
 
 /// Token ids of the shared system prompts, by label: what two chats with one of them have in

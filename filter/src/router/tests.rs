@@ -83,19 +83,11 @@ impl Gateway {
         let (total, data) = (self.artefact.len() as u64, self.artefact.clone());
         self.say(Said::Artefact(ArtefactChunk { id, offset: 0, total, data }));
         self.say(Said::Replicas(Replicas {
-            replicas: [(1, "demo-eu"), (2, "demo-eu"), (3, "demo-us")]
-                .map(|(slot, pool)| Replica {
-                    slot,
-                    endpoint: format!("10.0.0.{slot}:8000"),
-                    pool: pool.into(),
-                    model: "demo".into(),
-                    block_tokens: 16,
-                    state: v1::replica::State::Ready.into(),
-                    rank: (slot == 2).then_some(5),
-                    tiers: Vec::new(),
-                    weight: 0,
-                })
-                .into(),
+            replicas: vec![
+                replica(1),
+                Replica { rank: Some(5), ..replica(2) },
+                Replica { pool: "demo-us".into(), ..replica(3) },
+            ],
         }));
         self.say(Said::SnapshotBegin(SnapshotBegin::default()));
         self.say(Said::SnapshotEnd(SnapshotEnd {}));
@@ -148,6 +140,20 @@ impl Gateway {
             }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+fn replica(slot: u32) -> Replica {
+    Replica {
+        slot,
+        endpoint: format!("10.0.0.{slot}:8000"),
+        pool: "demo-eu".into(),
+        model: "demo".into(),
+        block_tokens: 16,
+        state: v1::replica::State::Ready.into(),
+        rank: None,
+        tiers: Vec::new(),
+        weight: 0,
     }
 }
 
@@ -322,18 +328,7 @@ fn what_a_tier_holds_attracts_too_and_is_foretold_as_cached() {
         v1::Tier { slot: 8, medium: 99 },
         v1::Tier { slot: 9, medium: v1::tier::Medium::Disk.into() },
     ];
-    let replica = |slot: u32, tiers: &[v1::Tier]| Replica {
-        slot,
-        endpoint: format!("10.0.0.{slot}:8000"),
-        pool: "demo-eu".into(),
-        model: "demo".into(),
-        block_tokens: 16,
-        state: v1::replica::State::Ready.into(),
-        rank: None,
-        weight: 0,
-        tiers: tiers.to_vec(),
-    };
-    let replicas = vec![replica(1, &[]), replica(2, &tiers)];
+    let replicas = vec![replica(1), Replica { tiers, ..replica(2) }];
     gateway.say(Said::Replicas(Replicas { replicas }));
     gateway.tick();
     let ids: Vec<u32> = (100..260).collect();

@@ -71,31 +71,30 @@ pub(super) fn weighted_home(key: u128, pools: &[Reachable<'_>]) -> Option<usize>
 /// Candidates by their places, the best first. Only a few are ever asked for: a heap of many gives those
 /// for less than sorting takes.
 pub(super) struct Order {
-    heap: BinaryHeap<Reverse<(Rank, usize)>>,
+    heap: BinaryHeap<Reverse<Rank>>,
     /// Whether a better one was passed over because it was full.
     pub(super) spilled: bool,
 }
 
-/// The less the better: full, far, cost, hopes, fill, place on the ring, index.
+/// The less the better: full, far, cost, hopes, fill, place on the ring, which candidate it is.
 type Rank = (bool, bool, i64, bool, u32, Reverse<u64>, usize);
 
 impl Iterator for Order {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
-        self.heap.pop().map(|Reverse((_, at))| at)
+        self.heap.pop().map(|Reverse((.., at))| at)
     }
 }
 
 impl Order {
     /// The best.
     pub(super) fn first(&self) -> Option<usize> {
-        self.heap.peek().map(|Reverse((_, at))| *at)
+        self.heap.peek().map(|Reverse((.., at))| *at)
     }
 
     fn of(ranks: Vec<Rank>, spilled: bool) -> Self {
-        let all = ranks.into_iter().enumerate().map(|(at, rank)| Reverse((rank, at)));
-        Self { heap: all.collect::<Vec<_>>().into(), spilled }
+        Self { heap: ranks.into_iter().map(Reverse).collect(), spilled }
     }
 }
 
@@ -130,28 +129,28 @@ pub(super) fn order(
     let key = if warm { spread } else { key };
     // And before that by how full their KV cache is, in steps too coarse to flap.
     let fill = |c: &Candidate<'_>| if warm { (c.load.kv_usage * 8.0) as u32 } else { 0 };
-    let rank = |c: &Candidate<'_>| {
+    let rank = |(at, c): (usize, &Candidate<'_>)| {
         let far = far(c);
         let cost = if far { total_order(c.cost.total()) } else { 0 };
         // What is there before what is only on its way.
         let hopes = c.hoped > c.cached;
-        (c.full, far, cost, hopes, fill(c), Reverse(ring::place(key, c.replica)), c.index)
+        (c.full, far, cost, hopes, fill(c), Reverse(ring::place(key, c.replica)), at)
     };
-    let ranks: Vec<Rank> = candidates.iter().map(rank).collect();
-    let spilled = ranks.iter().min_by_key(|(_, far, cost, hopes, fill, place, index)| {
-        (far, cost, hopes, fill, place, index)
-    });
+    let ranks: Vec<Rank> = candidates.iter().enumerate().map(rank).collect();
+    let spilled = ranks
+        .iter()
+        .min_by_key(|(_, far, cost, hopes, fill, place, at)| (far, cost, hopes, fill, place, at));
     let spilled = spilled.is_some_and(|rank| rank.0);
     Order::of(ranks, spilled)
 }
 
 /// All are full: the cheapest has the shortest queue.
 fn order_full(key: u128, candidates: &[Candidate<'_>]) -> Order {
-    let rank = |c: &Candidate<'_>| {
+    let rank = |(at, c): (usize, &Candidate<'_>)| {
         let place = Reverse(ring::place(key, c.replica));
-        (true, false, total_order(c.cost.total()), false, 0, place, c.index)
+        (true, false, total_order(c.cost.total()), false, 0, place, at)
     };
-    Order::of(candidates.iter().map(rank).collect(), !candidates.is_empty())
+    Order::of(candidates.iter().enumerate().map(rank).collect(), !candidates.is_empty())
 }
 
 /// A number that is ordered as `f64::total_cmp` orders.

@@ -13,24 +13,10 @@ fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
     }
 }
 
-fn equal(slot: u32) -> Replica {
-    Replica {
-        slot,
-        endpoint: format!("10.0.0.{slot}:8000"),
-        pool: "demo-eu".into(),
-        model: "demo".into(),
-        block_tokens: 16,
-        state: v1::replica::State::Ready.into(),
-        rank: None,
-        tiers: Vec::new(),
-        weight: 0,
-    }
-}
-
 /// A gateway without ranks, so that the two replicas of the EU can stand in for each other.
 fn of_equals() -> Gateway {
     let mut gateway = Gateway::new();
-    let replicas = [1, 2].map(equal).into();
+    let replicas = [1, 2].map(replica).into();
     gateway.say(Said::Replicas(Replicas { replicas }));
     gateway.tick();
     gateway
@@ -238,7 +224,7 @@ fn who_looks_around_less_often_does_so_before_deciding() {
     assert_eq!(quiet(&mut gateway), Some(500));
 
     // All but one go, and no tick looks.
-    let left = equal(if told.slot == Some(1) { 2 } else { 1 });
+    let left = replica(if told.slot == Some(1) { 2 } else { 1 });
     gateway.say(Said::Replicas(Replicas { replicas: vec![left.clone()] }));
     let told = gateway.send(&[1, 2, 3]);
     assert_eq!(told.ticket.named.endpoints(), left.endpoint);
