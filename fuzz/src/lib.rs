@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use warmpath_routing::fingerprint::Fingerprint;
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+use warmpath_routing::prompt::{
+    Api, Model, ModelFiles, ModelFinder, Prompter, Request, Search, preprocess,
+};
 
 const ROOT: Fingerprint = Fingerprint([7; 32]);
 const APIS: [Api; 4] = [Api::Chat, Api::Completions, Api::Responses, Api::Messages];
@@ -113,5 +115,72 @@ fn load(bytes: &[u8]) {
         let api = Api::of_body(body.as_bytes()).unwrap();
         let request = Request::parse(api, body.as_bytes()).unwrap();
         let _ = prompter.prefix(&request, ROOT, 4096, 0);
+    }
+}
+
+/// The name of the model in a body: the same however it is split, and what a parser finds. The
+/// first byte says whether it is a form, the second how long its pieces are.
+pub fn model_name(data: &[u8]) {
+    let [form, length, body @ ..] = data else { return };
+    let form = form & 1 == 1;
+    let content_type = if form { "multipart/form-data; boundary=B" } else { "application/json" };
+    let search = |length: usize| {
+        let mut finder = ModelFinder::new(Some(content_type.as_bytes()));
+        for piece in body.chunks(length) {
+            finder.feed(piece);
+        }
+        finder.end()
+    };
+    let said = search(body.len().max(1));
+    assert_ne!(said, Search::More);
+    for length in [1, usize::from(*length).max(1)] {
+        assert_eq!(search(length), said, "in pieces of {length}");
+    }
+    if !form && let Ok(members) = serde_json::from_slice::<Members>(body) {
+        assert_eq!(said, members.model());
+    }
+}
+
+/// An object's members in their order, those that come twice, too.
+struct Members(Vec<(String, serde_json::Value)>);
+
+impl Members {
+    fn model(self) -> Search {
+        for (_, value) in self.0.into_iter().filter(|(key, _)| key == "model") {
+            match value {
+                serde_json::Value::Null => {}
+                serde_json::Value::String(name) if name.is_empty() => {}
+                serde_json::Value::String(name) if name.len() <= 1024 => {
+                    return Search::Found(name);
+                }
+                _ => return Search::Unreadable,
+            }
+        }
+        Search::Absent
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Members {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Members;
+
+            fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str("an object")
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
     }
 }

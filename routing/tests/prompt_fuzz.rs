@@ -100,6 +100,23 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn damaged_bodies_name_their_model_however_they_are_split(
+        body in any::<Index>(),
+        form in any::<bool>(),
+        length in any::<u8>(),
+        changes in proptest::collection::vec(change(), 0..6),
+    ) {
+        const FORM: &[u8] = b"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\
+            \r-\r\n--\r\n--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nbeta\r\n--B--\r\n";
+        let body = if form { FORM.to_vec() } else { BODIES[body.index(BODIES.len())].clone() };
+        fuzz::model_name(&[&[u8::from(form), length], apply(body, &changes).as_slice()].concat());
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]

@@ -25,6 +25,7 @@ mod memo;
 mod message;
 mod messages;
 mod model;
+mod model_name;
 mod pattern;
 #[cfg(feature = "preprocess")]
 mod preprocess;
@@ -54,6 +55,7 @@ pub use artefact::Artefact;
 pub use beginnings::{Beginnings, Found};
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
+pub use model_name::{ModelFinder, Search};
 #[cfg(feature = "preprocess")]
 pub use preprocess::{ModelFiles, preprocess};
 pub use prompter::{End, Prefix, Prompter, Reach, Tokens};
