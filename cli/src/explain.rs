@@ -14,8 +14,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
+use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, decide};
 use warmpath_routing::policy::Policy;
+use warmpath_routing::residency::Claim;
 use warmpath_routing::view::Medium;
 
 use self::prompt::Asked;
@@ -71,7 +73,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{} has {} policies; give the one alone", args.config.display(), policies.len());
     }
     let policy = policies.pop().context("there is no policy")?;
-    let state = State::read(&args.state, args.relay.as_deref())?;
+    let mut state = State::read(&args.state, args.relay.as_deref())?;
+    state.file(&policy);
     let body = crate::prompt::read_body(&args.request)?;
     let now = match args.now {
         Some(now) => now,
@@ -99,9 +102,11 @@ struct Report {
 
 impl Report {
     fn new(policy: &Policy, state: &State, zone: Option<&str>, asked: &Asked) -> Self {
+        let told = state.models.iter().map(|(model, _)| model);
+        let wants = resolve(policy, told, &asked.requested).wants;
         let ask = Ask {
-            zone,
-            model: asked.model.as_deref(),
+            zone: zone.map_or(Claim::Silent, Claim::Zone),
+            model: wants,
             keys: &asked.keys,
             prompt_tokens: asked.prompt_tokens,
             affinity: asked.affinity,
@@ -143,7 +148,14 @@ impl Report {
                 decision.push(("ring_key", format!("{:032x}", route.ring_key).into()));
             }
         }
-        decision.push(("model", asked.model.clone().into()));
+        let (model, adapter) = match wants {
+            Wants::Model { name, adapter } => (Some(name), Some(adapter)),
+            Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => (None, None),
+        };
+        decision.push(("model", model.into()));
+        if let Some(adapter) = adapter.filter(|adapter| !adapter.is_empty()) {
+            decision.push(("adapter", adapter.into()));
+        }
         decision.push(("fresh", state.world.fresh.into()));
         if let Some(note) = &asked.note {
             decision.push(("note", note.clone().into()));

@@ -5,37 +5,42 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use warmpath_routing::catalogue::{card, list, of_zone, resolve};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
+use warmpath_routing::prompt::{Api, Reach, Requested};
+use warmpath_routing::residency::{Claim, Zone, zone_of};
+use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
+use super::large::Large;
 use super::metrics::Metrics;
 use super::pace::Pace;
-use super::prompts::{Loaded, Prompts, Read, Requested};
+use super::prompts::{Loaded, Prompts, Read};
 use super::sample::Sample;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
-use warmpath_routing::prompt::{Api, Reach};
-use warmpath_routing::usage::Usage;
 
 /// How much of an unread body tells requests apart, in bytes.
-const AFFINITY_BYTES: usize = 2_048;
+pub(super) const AFFINITY_BYTES: usize = 2_048;
 
 /// A request, as far as it matters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    /// From the trusted header; `None` without it.
-    pub(super) zone: Option<&'a str>,
+    /// By the trusted sources.
+    pub(super) zone: Claim<'a>,
     /// By the path; `None` for one of no known API.
     pub(super) api: Option<Api>,
     pub(super) body: Body<'a>,
+    /// The body's type, if it is a form.
+    pub(super) form: Option<&'a [u8]>,
     /// It can wait for others.
     pub(super) batch: bool,
     /// It may be held back here for a moment.
@@ -45,12 +50,12 @@ pub(super) struct Asked<'a> {
 /// How much of the body there is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Body<'a> {
-    /// None at all.
-    None,
+    /// None at all; what the path says of the model.
+    None(&'a Requested<'a>),
     /// All of it.
     Whole(&'a [u8]),
-    /// Too much to look into; this is its start.
-    TooLarge(&'a [u8]),
+    /// Too much to look into.
+    TooLarge(&'a Large),
 }
 
 /// What Envoy has to be told.
@@ -93,6 +98,8 @@ pub(super) struct Dispatch<D> {
     sample: Sample,
     pace: Pace,
     prompts: Rc<RefCell<Prompts>>,
+    // Replicas under a pool of another model, when it was last told.
+    misfiled: u64,
     metrics: Metrics,
 }
 
@@ -110,6 +117,7 @@ impl<D: Data> Dispatch<D> {
             hints: RefCell::default(),
             view: View::default(),
             prompts: Prompts::of_this_vm(),
+            misfiled: 0,
             metrics: Metrics::define(),
         }
     }
@@ -146,6 +154,7 @@ impl<D: Data> Dispatch<D> {
     /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         self.look_around(now_ms);
+        self.tell_misfiled();
         self.metrics.totals(self.here.totals(now_ms));
         self.sample.tick(now_ms);
         let mut prompts = self.prompts.borrow_mut();
@@ -175,9 +184,27 @@ impl<D: Data> Dispatch<D> {
         self.pace.news()
     }
 
+    /// Says once that replicas are filed under a pool of another model: they are never used, and
+    /// only the configuration can mend it.
+    fn tell_misfiled(&mut self) {
+        let count = self.view.misfiled().count() as u64;
+        if count > self.misfiled
+            && let Some(one) = self.view.misfiled().next()
+        {
+            log::error!(
+                "router: {count} replicas are not used, as the policy has no such pool of their \
+                 model: {} in pool {:?} is one",
+                one.endpoint,
+                one.pool
+            );
+        }
+        self.misfiled = count;
+        self.metrics.misfiled.set(count);
+    }
+
     /// Reads what has changed in shared data, and hears the other workers.
     fn look_around(&mut self, now_ms: u64) {
-        match self.view.refresh(&self.map.0) {
+        match self.view.refresh(&self.config.policy, &self.map.0) {
             Ok(false) => {}
             Ok(true) => {
                 // Slots are others now.
@@ -197,11 +224,49 @@ impl<D: Data> Dispatch<D> {
         self.view.look(now_ms, self.config.policy.stale_after_ms);
     }
 
-    /// Whether it is worth reading a body: an unknown zone is refused without.
-    pub(super) fn knows_zone(&self, zone: Option<&str>) -> bool {
+    fn zone(&self, claim: Claim<'_>) -> Result<(&str, &Zone), Refusal> {
         let policy = &self.config.policy;
-        zone.or(policy.zone_source.default.as_deref())
-            .is_some_and(|zone| policy.zones.contains_key(zone))
+        let default = policy.zone_source.default.as_deref();
+        Ok(zone_of(&policy.zones, default, claim)?)
+    }
+
+    /// Whether it is worth reading a body: an unknown zone is refused without.
+    pub(super) fn knows_zone(&self, claim: Claim<'_>) -> bool {
+        self.zone(claim).is_ok()
+    }
+
+    /// Whether it matters which model a request names: there are several, or adapters. Where it
+    /// doesn't, a large body need not be held back until its model was found.
+    pub(super) fn parts_models(&self) -> bool {
+        let policy = &self.config.policy;
+        policy.only_model().is_none()
+            || policy.models.values().any(|names| !names.adapters.is_empty())
+            || self.view.told().any(|model| !model.adapters.is_empty())
+    }
+
+    /// The answer to `GET /v1/models` (`None`), or to `GET /v1/models/NAME`.
+    ///
+    /// # Errors
+    /// The request has no zone, or its zone no such model.
+    pub(super) fn models(
+        &self,
+        claim: Claim<'_>,
+        name: Option<&str>,
+        now_ms: u64,
+    ) -> Result<String, Refusal> {
+        let refused = |refusal| {
+            self.metrics.refused(&refusal);
+            refusal
+        };
+        let (_, zone) = self.zone(claim).map_err(refused)?;
+        let entries = of_zone(&self.config.policy, &self.view.told(), zone);
+        let created = now_ms / 1_000;
+        let Some(name) = name else { return Ok(list(&entries, created).to_string()) };
+        if let Some(entry) = entries.iter().find(|entry| entry.id == name) {
+            return Ok(card(entry, created).to_string());
+        }
+        let names: Vec<&str> = entries.iter().map(|entry| entry.id).collect();
+        Err(refused(Refusal::model_not_found(Some(name), &names)))
     }
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
@@ -232,23 +297,16 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides; `None` where something was left out that matters: all before it is held, or so little
     /// that it doesn't name the prompt on the ring.
-    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read, now_ms: u64) -> Option<Decided> {
+    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read<'_>, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
         let blocks = read.keys.len();
         if read.left_out.is_some() && blocks < policy.ring.blocks {
             return None;
         }
         let generation = self.view.look(now_ms, policy.stale_after_ms);
-        let model = match &read.model {
-            Requested::Nothing => None,
-            Requested::Known(at) => {
-                self.view.models.get(*at).map(|known| known.model.name.as_str())
-            }
-            Requested::Stranger(name) => Some(name.as_str()),
-        };
         let ask = Ask {
             zone: asked.zone,
-            model,
+            model: resolve(policy, self.view.told(), &read.requested).wants,
             keys: &read.keys,
             prompt_tokens: read.prompt_tokens,
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
@@ -390,17 +448,22 @@ impl<D: Data> Dispatch<D> {
         self.here.leave(&mut self.map.0);
     }
 
-    fn read(&self, asked: &Asked<'_>, reach: Reach, now_ms: u64) -> Read {
-        let because = |degrade, read| Read { degrade: Some(degrade), ..read };
+    fn read<'b>(&self, asked: &Asked<'b>, reach: Reach, now_ms: u64) -> Read<'b> {
         match (asked.api, asked.body) {
-            (Some(_), Body::None) => because(Degrade::NoBody, Read::default()),
-            (_, Body::TooLarge(start)) => because(Degrade::BodyTooLarge, Read::guess(start)),
-            (None, Body::None) => because(Degrade::UnknownApi, Read::default()),
-            (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(&self.view, body)),
+            (api, Body::None(requested)) => {
+                let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
+                Read::guess(requested.clone(), 0).because(why)
+            }
+            (_, Body::TooLarge(large)) => {
+                Read::guess(large.requested(), large.bytes()).because(Degrade::BodyTooLarge)
+            }
+            (None, Body::Whole(body)) => {
+                let requested = Requested::of_body(asked.form, body);
+                Read::guess(requested, body.len()).because(Degrade::UnknownApi)
+            }
             (Some(api), Body::Whole(body)) => {
-                let far = (reach, self.config.policy.prefix_tokens);
-                let mut prompts = self.prompts.borrow_mut();
-                prompts.read(&self.view, api, body, far, now_ms / 1_000)
+                let known = (&self.config.policy, &self.view);
+                self.prompts.borrow_mut().read(known, api, body, reach, now_ms / 1_000)
             }
         }
     }
@@ -450,8 +513,9 @@ fn excused(
 /// without a body apart.
 fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
     let bytes = match body {
-        Body::None => &now_ms.to_le_bytes(),
-        Body::Whole(bytes) | Body::TooLarge(bytes) => bytes.get(..AFFINITY_BYTES).unwrap_or(bytes),
+        Body::None(_) => &now_ms.to_le_bytes(),
+        Body::Whole(bytes) => bytes.get(..AFFINITY_BYTES).unwrap_or(bytes),
+        Body::TooLarge(large) => large.start(),
     };
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first))

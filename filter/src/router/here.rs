@@ -239,6 +239,7 @@ mod tests {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            adapters: None,
         };
         let mut view = View::default();
         view.world.replicas = (1..3).map(replica).collect();

@@ -31,6 +31,7 @@ pub(super) struct Metrics {
     pub(super) models_refused: Counter,
     pub(super) map_fresh: Gauge,
     pub(super) replicas: Gauge,
+    pub(super) misfiled: Gauge,
     pub(super) models: Gauge,
     /// A decision, with the prompt's reading.
     pub(super) decide_us: Histogram,
@@ -75,6 +76,7 @@ impl Metrics {
             models_refused: counter("models_refused"),
             map_fresh: gauge("map_fresh"),
             replicas: gauge("replicas"),
+            misfiled: gauge("replicas_misfiled"),
             models: gauge("models_loaded"),
             decide_us: Histogram::define("warmpath.router.decide_us"),
             choose_us: Histogram::define("warmpath.router.choose_us"),

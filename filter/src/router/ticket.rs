@@ -1,5 +1,6 @@
 //! What is kept of a request that was sent, until its answer has ended.
 
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Route};
 use warmpath_routing::orca::Orca;
@@ -143,7 +144,10 @@ impl Ticket {
             at: None,
             cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
             named: named.collect(),
-            model: ask.model.map(str::to_owned),
+            model: match ask.model {
+                Wants::Model { name, .. } => Some(name.to_owned()),
+                Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,
+            },
             pool: route.pool.to_owned(),
             expected,
             offloaded: route.offloaded_tokens,
