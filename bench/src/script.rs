@@ -83,7 +83,6 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         block_tokens: 16,
         state: State::Ready.into(),
         tiers: Vec::new(),
-        adapters: None,
         weight: 0,
     };
     let load =
