@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::cost::CostModel;
 use crate::health::Ejection;
+use crate::poison::{MOST_ENGINES, Poison};
 pub use crate::zone_source::ZoneSource;
 
 /// The configuration of the router.
@@ -35,6 +36,9 @@ pub struct Policy {
     /// When a replica that fails is left alone.
     #[serde(default)]
     pub ejection: Ejection,
+    /// When a prompt is refused that kills engines.
+    #[serde(default)]
+    pub poison: Poison,
     /// How many tokens may be in prefill at one replica.
     #[serde(default)]
     pub admission: Admission,
@@ -362,6 +366,9 @@ impl Policy {
         ] {
             range(field, value, 0.0, 3.6e6, "0 to 3600000 ms")?;
         }
+        let poison = &self.poison;
+        range("poison.engines", poison.engines as f64, 0.0, MOST_ENGINES as f64, "0 to 4")?;
+        range("poison.refuse_ms", poison.refuse_ms as f64, 1e3, 3.6e6, "1000 to 3600000 ms")?;
         range("admission.batch_share", self.admission.batch_share, 0.0, 1.0, "0 to 1")?;
         let (wait_ms, waiting) = (self.admission.wait_ms as f64, self.admission.waiting as f64);
         range("admission.wait_ms", wait_ms, 0.0, 60_000.0, "0 to 60000 ms")?;
@@ -448,6 +455,13 @@ pub(crate) mod tests {
                 json!({"from": [{"header": "x"}, {"host": {"a.example": "mars"}}]}),
                 "zone_source.from[1]: \"mars\" is not defined under zones",
             ),
+            (
+                "/poison",
+                json!({"engines": 5}),
+                "poison.engines: 5 is out of range, expected 0 to 4",
+            ),
+            ("/poison", json!({"refuse_ms": 999}), "poison.refuse_ms: 999 is out of range"),
+            ("/poison", json!({"seconds": 1}), "unknown field `seconds`"),
             ("/admission", json!({"batch_share": 2}), "admission.batch_share: 2 is out of range"),
             ("/admission", json!({"wait_ms": 70_000}), "admission.wait_ms: 70000 is out of range"),
             ("/cost", json!({"abroad_ms_per_mb": -1}), "cost.abroad_ms_per_mb: -1 is out of"),

@@ -2,6 +2,7 @@
 
 use crate::cost::Cost;
 use crate::fingerprint::Key;
+use crate::poison::Poison;
 use crate::view::Medium;
 
 /// A decision.
@@ -205,7 +206,8 @@ pub struct Refusal {
 
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 3] = ["zone_missing", "zone_unknown", "no_replica"];
+    pub const CODES: [&'static str; 4] =
+        ["zone_missing", "zone_unknown", "no_replica", Poison::CODE];
 
     pub(super) fn zone_missing() -> Self {
         Self {
