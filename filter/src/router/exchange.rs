@@ -13,7 +13,7 @@ use warmpath_routing::prompt::Api;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
-use super::response::Watch;
+use super::response::{Progress, Watch};
 use super::ticket::Ticket;
 use super::waiting::Now;
 use super::zone::Asking;
@@ -300,6 +300,13 @@ impl HttpContext for Exchange {
         self.on(|flow| flow.response_body(size, end))
     }
 
+    // Envoy calls this once for each stream, before it deletes the context.
+    fn on_log(&mut self) {
+        if let Ok(mut flow) = self.0.try_borrow_mut() {
+            flow.over();
+        }
+    }
+
     fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
         self.on(|flow| {
             flow.finish();
@@ -355,6 +362,7 @@ impl Flow {
             let last = self.last_key.map(|key| format!(", last=\"{key:?}\"")).unwrap_or_default();
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
+        self.watch.progress = Progress::Begun;
         if let Some(ticket) = &mut self.ticket {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
@@ -368,14 +376,41 @@ impl Flow {
             }
             self.watch.read &= looks;
             if end {
+                self.own_failure(0);
                 self.finish();
             }
         }
         Action::Continue
     }
 
+    fn own_failure(&mut self, size: usize) {
+        let Some(ticket) = &mut self.ticket else { return };
+        match self.watch.own_failure(size) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
+                self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
+    fn over(&mut self) {
+        let Some(ticket) = &self.ticket else { return };
+        match self.watch.broke_off() {
+            Ok(None) => {}
+            Ok(Some((endpoint, client))) => {
+                let now_ms = host::now_ms();
+                self.router.with(|all| all.broke_off(ticket, &endpoint, Some(&client), now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
     // Answers pass as they come: nothing here holds one back.
     fn response_body(&mut self, size: usize, end: bool) -> Action {
+        if end {
+            self.own_failure(size);
+        }
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
         if !self.watch.begun && size > 0 {
             self.watch.begun = true;
@@ -396,6 +431,10 @@ impl Flow {
 
 impl Flow {
     fn finish(&mut self) {
+        let taken = self.watch.end();
+        if let Some(ticket) = self.ticket.as_ref().filter(|_| taken) {
+            self.router.with(|all| all.lived(ticket));
+        }
         if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
             self.router.with(|all| all.finished(ticket, self.watch.usage()));
         }

@@ -495,3 +495,4 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
 
 /// An answer by the endpoint, after so many attempts.
 mod answers;
+mod poison;
