@@ -18,6 +18,8 @@ pub const LOADS: &[u8] = b"wp/l";
 pub const MODELS: &[u8] = b"wp/m";
 /// [`Artefacts`].
 pub const ARTEFACTS: &[u8] = b"wp/x";
+/// `warmpath_routing::poison::Table`; the number is its format's.
+pub const POISON: &[u8] = b"wp/p1";
 
 /// Most artefacts that lie in shared data at a time.
 pub const ARTEFACT_PLACES: u32 = 16;

@@ -13,6 +13,7 @@ pub mod health;
 pub mod learn;
 pub mod ledger;
 pub mod orca;
+pub mod poison;
 pub mod policy;
 pub mod prefix_map;
 pub mod prompt;

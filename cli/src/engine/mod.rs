@@ -14,6 +14,7 @@ mod captures;
 mod event;
 #[cfg(test)]
 mod event_tests;
+mod fault;
 mod filler;
 mod hash;
 mod http;
@@ -30,7 +31,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,6 +38,7 @@ pub(crate) use self::args::Args;
 use self::args::Options;
 use self::cache::Cache;
 use self::event::{Encoding, Form};
+use self::fault::{Cut, Cuttable, Faults};
 use self::filler::Filler;
 use self::hash::Lora;
 use self::http::App;
@@ -76,10 +77,8 @@ async fn serve(args: &Options) -> anyhow::Result<()> {
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut on_stop = stopped.clone();
     let server = axum::serve(
-        listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        }),
-        http::router(app),
+        Cuttable(listener),
+        http::router(app).into_make_service_with_connect_info::<Cut>(),
     )
     .with_graceful_shutdown(async move {
         let _ = on_stop.changed().await;
@@ -149,6 +148,7 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
         started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         address,
         region: args.region.clone(),
+        faults: Faults::new(args),
         event_sources: serde_json::Value::Object(sources),
     }))
 }

@@ -2,12 +2,15 @@
 //!
 //! Knows no stream: what comes in are the zone, the path and the body, and the time.
 
+mod failures;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use warmpath_routing::catalogue::{card, list, of_zone, resolve};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
 use warmpath_routing::prompt::{Api, Reach, Requested};
@@ -23,13 +26,14 @@ use super::metrics::Metrics;
 use super::pace::Pace;
 use super::prompts::{Loaded, Prompts, Read};
 use super::sample::Sample;
+use super::suspects::Suspects;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
 
 /// How much of an unread body tells requests apart, in bytes.
-pub(super) const AFFINITY_BYTES: usize = 2_048;
+const AFFINITY_BYTES: usize = 2_048;
 
 /// A request, as far as it matters.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +58,8 @@ pub(super) enum Body<'a> {
     None(&'a Requested<'a>),
     /// All of it.
     Whole(&'a [u8]),
-    /// Too much to look into.
-    TooLarge(&'a Large),
+    /// Too much to look into; this is its start.
+    TooLarge(&'a Large, &'a [u8]),
 }
 
 /// What Envoy has to be told.
@@ -95,6 +99,7 @@ pub(super) struct Dispatch<D> {
     here: Here,
     fresher: Fresher,
     feedback: Feedback,
+    suspects: Suspects,
     sample: Sample,
     pace: Pace,
     prompts: Rc<RefCell<Prompts>>,
@@ -109,6 +114,7 @@ impl<D: Data> Dispatch<D> {
         Self {
             pace: Pace::new(config.shell.refresh_ms),
             sample: Sample::default(),
+            suspects: Suspects::new(config.policy.poison.clone()),
             config,
             here: Here::new(id),
             fresher: Fresher::default(),
@@ -156,6 +162,7 @@ impl<D: Data> Dispatch<D> {
         self.look_around(now_ms);
         self.tell_misfiled();
         self.metrics.totals(self.here.totals(now_ms));
+        self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
         self.sample.tick(now_ms);
         let mut prompts = self.prompts.borrow_mut();
         let loaded = prompts.load_one(&self.view, &self.map.0, self.config.shell.memo_bytes);
@@ -175,7 +182,10 @@ impl<D: Data> Dispatch<D> {
         self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
         self.metrics.replicas.set(self.view.world.replicas.len() as u64);
         // Who waits for a map, loads models or has requests to hear of has something to do.
-        let calm = self.view.world.fresh && loaded == Loaded::Nothing && !self.here.has_in_flight();
+        let calm = self.view.world.fresh
+            && loaded == Loaded::Nothing
+            && !self.here.has_in_flight()
+            && !self.suspects.has_news();
         self.pace.tick(!calm);
     }
 
@@ -222,6 +232,7 @@ impl<D: Data> Dispatch<D> {
             log::error!("router: {error}");
         }
         self.view.look(now_ms, self.config.policy.stale_after_ms);
+        self.exchange_suspects();
     }
 
     fn zone(&self, claim: Claim<'_>) -> Result<(&str, &Zone), Refusal> {
@@ -274,6 +285,10 @@ impl<D: Data> Dispatch<D> {
         if self.pace.wake() {
             self.look_around(now_ms);
         }
+        let prompt = self.suspects.name(asked.body);
+        if let Some(refused) = self.refuse_poison(prompt, now_ms) {
+            return refused;
+        }
         // Who asks why is told of the whole prompt; and what drifts is looked into.
         let whole = self.config.shell.explain || self.feedback.counts_next();
         let mut reach = if whole { Reach::Whole } else { Reach::News };
@@ -284,7 +299,10 @@ impl<D: Data> Dispatch<D> {
             let decided = self.decide_on(asked, &read, now_ms);
             let took = start.and_then(|start| Some(host::now_nanos().ok()?.saturating_sub(start)));
             chose = chose.zip(took).map(|(before, took)| before + took);
-            if let Some(decided) = decided {
+            if let Some(mut decided) = decided {
+                if let Decided::Route(told) = &mut decided {
+                    told.ticket.prompt = prompt;
+                }
                 if let Some(nanos) = chose {
                     self.metrics.choose_us.record(nanos / 1_000);
                 }
@@ -348,9 +366,11 @@ impl<D: Data> Dispatch<D> {
         Some(Decided::Route(told))
     }
 
-    /// Whether to look into the answer to this request: into all of a replica that failed of late.
+    /// Whether to look into the answer to this request: into all of a replica that failed of late, and
+    /// of a prompt during which one did.
     pub(super) fn looks_into(&mut self, ticket: &Ticket) -> bool {
-        ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
+        self.suspects.knows(ticket.prompt)
+            || ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
     }
 
     /// The headers of an answer have come: who served, and who failed before.
@@ -361,14 +381,13 @@ impl<D: Data> Dispatch<D> {
         now_ms: impl Fn() -> u64,
     ) {
         let of_list = answer.upstream.as_ref().and_then(|upstream| ticket.named.position(upstream));
-        let overloaded = matches!(answer.status, 502..=504);
         if answer.of_engine {
             // Envoy takes the list from its start: those before the one that answered did not.
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
-            self.failed(ticket, tried, &now_ms);
+            self.passed_over(ticket, tried, answer, &now_ms);
             if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
-                if overloaded {
-                    self.fail_one(&ticket.named, name, now_ms());
+                if answer.is_overloaded() {
+                    self.overloaded(ticket, name, answer, now_ms());
                 } else {
                     self.here.served(&self.view, name);
                 }
@@ -395,20 +414,20 @@ impl<D: Data> Dispatch<D> {
                 }
             }
         } else if answer.upstream_failed {
-            self.failed(ticket, answer.attempts, &now_ms);
+            self.none_answered(ticket, answer, &now_ms);
         }
     }
 
-    fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: &impl Fn() -> u64) {
+    fn failed(&mut self, ticket: &Ticket, first: usize, why: Cause, now_ms: &impl Fn() -> u64) {
         for name in ticket.named.names().iter().take(first) {
-            self.fail_one(&ticket.named, *name, now_ms());
+            self.fail_one(&ticket.named, *name, why, now_ms());
         }
     }
 
-    fn fail_one(&mut self, named: &Named, name: u64, now_ms: u64) {
+    fn fail_one(&mut self, named: &Named, name: u64, cause: Cause, now_ms: u64) {
         self.metrics.replica_failures.add(1);
         let rule = &self.config.policy.ejection;
-        if self.here.failed(rule, &self.view, name, now_ms) {
+        if self.here.failed(rule, &self.view, name, cause, now_ms) {
             self.metrics.ejections.add(1);
             log::warn!(
                 "router: {} failed time after time and is left alone for a while",
@@ -454,7 +473,7 @@ impl<D: Data> Dispatch<D> {
                 let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
                 Read::guess(requested.clone(), 0).because(why)
             }
-            (_, Body::TooLarge(large)) => {
+            (_, Body::TooLarge(large, _)) => {
                 Read::guess(large.requested(), large.bytes()).because(Degrade::BodyTooLarge)
             }
             (None, Body::Whole(body)) => {
@@ -514,8 +533,9 @@ fn excused(
 fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
     let bytes = match body {
         Body::None(_) => &now_ms.to_le_bytes(),
-        Body::Whole(bytes) => bytes.get(..AFFINITY_BYTES).unwrap_or(bytes),
-        Body::TooLarge(large) => large.start(),
+        Body::Whole(bytes) | Body::TooLarge(_, bytes) => {
+            bytes.get(..AFFINITY_BYTES).unwrap_or(bytes)
+        }
     };
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first))

@@ -15,7 +15,7 @@ use warmpath_routing::zone_source::Found;
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
 use super::large::Large;
-use super::response::Watch;
+use super::response::{Progress, Watch};
 use super::ticket::Ticket;
 use super::waiting::Now;
 use super::zone::Asking;
@@ -173,7 +173,7 @@ impl Flow {
     fn decide(&mut self, bytes: &[u8], may_wait: bool) -> Action {
         let before = std::mem::replace(&mut self.stage, Stage::Done);
         let body = match &self.large {
-            Some(large) => Body::TooLarge(large),
+            Some(large) => Body::TooLarge(large, bytes),
             None if bytes.is_empty() => Body::None(&self.requested),
             None => Body::Whole(bytes),
         };
@@ -301,11 +301,8 @@ impl Flow {
         }
     }
 
-    /// The whole body; nothing of one that is too large.
+    /// The whole body, or as much of it as is looked into.
     fn buffered(&self) -> Vec<u8> {
-        if self.large.is_some() {
-            return Vec::new();
-        }
         host::request_body(0, self.router.most_body).unwrap_or_else(|error| {
             log::error!("router: {error}");
             Vec::new()
@@ -378,6 +375,13 @@ impl HttpContext for Exchange {
         self.on(|flow| flow.response_body(size, end))
     }
 
+    // Envoy calls this once for each stream, before it deletes the context.
+    fn on_log(&mut self) {
+        if let Ok(mut flow) = self.0.try_borrow_mut() {
+            flow.over();
+        }
+    }
+
     fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
         self.on(|flow| {
             flow.finish();
@@ -439,7 +443,8 @@ impl Flow {
         let looked = if matters {
             large.feed(size, end, host::request_body)
         } else {
-            large.glance(size, host::request_body).map(|()| true)
+            large.pass(size);
+            Ok(true)
         };
         let found = looked.unwrap_or_else(|error| {
             log::error!("router: {error}");
@@ -464,6 +469,7 @@ impl Flow {
             let last = self.last_key.map(|key| format!(", last=\"{key:?}\"")).unwrap_or_default();
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
+        self.watch.progress = Progress::Begun;
         if let Some(ticket) = &mut self.ticket {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
@@ -477,14 +483,41 @@ impl Flow {
             }
             self.watch.read &= looks;
             if end {
+                self.own_failure(0);
                 self.finish();
             }
         }
         Action::Continue
     }
 
+    fn own_failure(&mut self, size: usize) {
+        let Some(ticket) = &mut self.ticket else { return };
+        match self.watch.own_failure(size) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
+                self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
+    fn over(&mut self) {
+        let Some(ticket) = &self.ticket else { return };
+        match self.watch.broke_off() {
+            Ok(None) => {}
+            Ok(Some((endpoint, client))) => {
+                let now_ms = host::now_ms();
+                self.router.with(|all| all.broke_off(ticket, &endpoint, Some(&client), now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
     // Answers pass as they come: nothing here holds one back.
     fn response_body(&mut self, size: usize, end: bool) -> Action {
+        if end {
+            self.own_failure(size);
+        }
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
         if !self.watch.begun && size > 0 {
             self.watch.begun = true;
@@ -505,6 +538,10 @@ impl Flow {
 
 impl Flow {
     fn finish(&mut self) {
+        let taken = self.watch.end();
+        if let Some(ticket) = self.ticket.as_ref().filter(|_| taken) {
+            self.router.with(|all| all.lived(ticket));
+        }
         if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
             self.router.with(|all| all.finished(ticket, self.watch.usage()));
         }

@@ -2,7 +2,6 @@
 
 use warmpath_routing::prompt::{ModelFinder, Requested, Search};
 
-use super::dispatch::AFFINITY_BYTES;
 use crate::host;
 
 /// Bytes that are copied out of the host at a time.
@@ -11,7 +10,6 @@ const PIECE: usize = 1 << 18;
 /// What is kept of such a body.
 #[derive(Debug)]
 pub(super) struct Large {
-    start: Vec<u8>,
     finder: ModelFinder,
     said: Search,
     /// Bytes that came so far, and those of them that were looked at.
@@ -22,27 +20,12 @@ pub(super) struct Large {
 impl Large {
     /// Of a body of this type.
     pub(super) fn new(content_type: Option<&[u8]>) -> Self {
-        Self {
-            start: Vec::new(),
-            finder: ModelFinder::new(content_type),
-            said: Search::More,
-            bytes: 0,
-            fed: 0,
-        }
+        Self { finder: ModelFinder::new(content_type), said: Search::More, bytes: 0, fed: 0 }
     }
 
-    /// So many bytes are there; it doesn't matter which model they are for.
-    ///
-    /// # Errors
-    /// The host's.
-    pub(super) fn glance(
-        &mut self,
-        bytes: usize,
-        part: impl Fn(usize, usize) -> host::Result<Vec<u8>>,
-    ) -> host::Result<()> {
+    /// So many bytes are there, and it doesn't matter which model they are for.
+    pub(super) fn pass(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.start = part(0, AFFINITY_BYTES)?;
-        Ok(())
     }
 
     /// So many bytes are there, and `end`: no more will come. Looks at those that are new, by
@@ -62,8 +45,6 @@ impl Large {
             if piece.is_empty() {
                 break;
             }
-            let wanted = AFFINITY_BYTES.saturating_sub(self.start.len()).min(piece.len());
-            self.start.extend_from_slice(piece.get(..wanted).unwrap_or_default());
             self.fed += piece.len();
             self.said = self.finder.feed(&piece);
         }
@@ -81,11 +62,6 @@ impl Large {
     /// Bytes that came so far.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Its first bytes, which tell it from others.
-    pub(super) fn start(&self) -> &[u8] {
-        &self.start
     }
 }
 
@@ -108,7 +84,7 @@ mod tests {
         }
         assert!(feed(&mut large, &body, body.len(), false));
         assert_eq!(large.requested(), Requested::Name("beta".into()));
-        assert_eq!((large.bytes(), large.start().len()), (body.len(), AFFINITY_BYTES));
+        assert_eq!(large.bytes(), body.len());
 
         let mut early = Large::new(None);
         let body = format!("{{\"model\": \"beta\", \"messages\": [\"{text}").into_bytes();

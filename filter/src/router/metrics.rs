@@ -27,6 +27,10 @@ pub(super) struct Metrics {
     pub(super) host_errors: Counter,
     pub(super) replica_failures: Counter,
     pub(super) ejections: Counter,
+    /// Engines that died while they had a prompt.
+    pub(super) poison_deaths: Counter,
+    /// Prompts that are refused.
+    pub(super) poison_prompts: Gauge,
     pub(super) load_reports: Counter,
     pub(super) models_refused: Counter,
     pub(super) map_fresh: Gauge,
@@ -72,6 +76,8 @@ impl Metrics {
             host_errors: counter("host_errors"),
             replica_failures: counter("replica_failures"),
             ejections: counter("ejections"),
+            poison_deaths: counter("poison_deaths"),
+            poison_prompts: gauge("poison_prompts"),
             load_reports: counter("load_reports"),
             models_refused: counter("models_refused"),
             map_fresh: gauge("map_fresh"),

@@ -1,6 +1,7 @@
 //! The role `router`: the HTTP filter on every worker.
 
 mod dispatch;
+mod ending;
 mod exchange;
 mod feedback;
 mod fresher;
@@ -11,6 +12,7 @@ mod pace;
 mod prompts;
 mod response;
 mod sample;
+mod suspects;
 mod ticket;
 mod view;
 mod waiting;

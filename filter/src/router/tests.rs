@@ -421,7 +421,7 @@ fn what_cannot_be_read_is_routed_and_named() {
         (CHAT, NO_BODY, Degrade::NoBody),
         (CHAT, Body::Whole(b"0123456789"), Degrade::BadRequest),
         (CHAT, Body::Whole(b"{\"model\":"), Degrade::BadRequest),
-        (CHAT, Body::TooLarge(&large), Degrade::BodyTooLarge),
+        (CHAT, Body::TooLarge(&large, body.as_bytes()), Degrade::BodyTooLarge),
         ("/v1/embeddings", Body::Whole(b"{\"model\":\"demo\"}"), Degrade::UnknownApi),
         ("/v1/responses/resp_1", NO_BODY, Degrade::UnknownApi),
     ] {
@@ -509,3 +509,4 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
 mod answers;
 /// Which model a request goes to.
 mod models;
+mod poison;

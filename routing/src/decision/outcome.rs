@@ -2,6 +2,7 @@
 
 use crate::cost::Cost;
 use crate::fingerprint::Key;
+use crate::poison::Poison;
 use crate::residency::NoZone;
 use crate::view::Medium;
 
@@ -234,7 +235,7 @@ fn listed(names: &[&str]) -> String {
 
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 7] = [
+    pub const CODES: [&'static str; 8] = [
         "zone_missing",
         "zone_unknown",
         "no_replica",
@@ -242,6 +243,7 @@ impl Refusal {
         "model_not_in_zone",
         "model_unknown",
         "unsupported_encoding",
+        Poison::CODE,
     ];
 
     fn forbidden(code: &'static str, message: String) -> Self {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Policy, PolicyError, Zone};
+use crate::poison::MOST_ENGINES;
 use crate::residency::{could_mean, loose, says_nothing};
 
 impl Policy {
@@ -264,6 +265,9 @@ impl Policy {
         ] {
             range(field, value, 0.0, 3.6e6, "0 to 3600000 ms")?;
         }
+        let poison = &self.poison;
+        range("poison.engines", poison.engines as f64, 0.0, MOST_ENGINES as f64, "0 to 4")?;
+        range("poison.refuse_ms", poison.refuse_ms as f64, 1e3, 3.6e6, "1000 to 3600000 ms")?;
         range("admission.batch_share", self.admission.batch_share, 0.0, 1.0, "0 to 1")?;
         let (wait_ms, waiting) = (self.admission.wait_ms as f64, self.admission.waiting as f64);
         range("admission.wait_ms", wait_ms, 0.0, 60_000.0, "0 to 60000 ms")?;

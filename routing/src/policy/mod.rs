@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use crate::cost::CostModel;
 use crate::health::Ejection;
+use crate::poison::Poison;
 pub use crate::residency::{Region, Zone};
 pub use crate::zone_source::ZoneSource;
 pub use error::PolicyError;
@@ -49,6 +50,9 @@ pub struct Policy {
     /// When a replica that fails is left alone.
     #[serde(default)]
     pub ejection: Ejection,
+    /// When a prompt is refused that kills engines.
+    #[serde(default)]
+    pub poison: Poison,
     /// How many tokens may be in prefill at one replica.
     #[serde(default)]
     pub admission: Admission,

@@ -53,6 +53,9 @@ mod unicode;
 mod vocabulary;
 mod words;
 
+pub(crate) use digest::Digest;
+pub(crate) use memo::secret;
+
 pub use artefact::Artefact;
 pub use beginnings::{Beginnings, Found};
 pub use error::{ArtefactError, PromptError, RequestError};

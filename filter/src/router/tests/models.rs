@@ -96,7 +96,7 @@ fn whatever_the_body_is_its_model_counts() {
     let mut large = Large::new(None);
     let part = |at: usize, most: usize| Ok(body.as_bytes()[at..at + most].to_vec());
     assert!(large.feed(body.len(), true, part).unwrap());
-    assert_eq!(gateway.goes("eu", CHAT, Body::TooLarge(&large)), "eu.beta-eu");
+    assert_eq!(gateway.goes("eu", CHAT, Body::TooLarge(&large, body.as_bytes())), "eu.beta-eu");
 
     for (path, body, goes) in [
         ("/v1/embeddings", &br#"{"input": "a", "model": "beta"}"#[..], "eu.beta-eu"),
