@@ -163,9 +163,7 @@ fn replica(slot: u32) -> Replica {
         model: "demo".into(),
         block_tokens: 16,
         state: v1::replica::State::Ready.into(),
-        rank: None,
-        tiers: Vec::new(),
-        weight: 0,
+        ..Replica::default()
     }
 }
 
