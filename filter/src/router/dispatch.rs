@@ -103,6 +103,8 @@ pub(super) struct Dispatch<D> {
     sample: Sample,
     pace: Pace,
     prompts: Rc<RefCell<Prompts>>,
+    // The relay can know the policy's pools.
+    told_pools: bool,
     // Replicas under a pool of another model, when it was last told.
     misfiled: u64,
     metrics: Metrics,
@@ -123,6 +125,7 @@ impl<D: Data> Dispatch<D> {
             hints: RefCell::default(),
             view: View::default(),
             prompts: Prompts::of_this_vm(),
+            told_pools: false,
             misfiled: 0,
             metrics: Metrics::define(),
         }
@@ -160,6 +163,7 @@ impl<D: Data> Dispatch<D> {
     /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         self.look_around(now_ms);
+        self.tell_pools();
         self.tell_misfiled();
         self.metrics.totals(self.here.totals(now_ms));
         self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
@@ -192,6 +196,24 @@ impl<D: Data> Dispatch<D> {
     /// The milliseconds between ticks, if those have changed.
     pub(super) fn tick_ms(&mut self) -> Option<u32> {
         self.pace.news()
+    }
+
+    /// Puts the policy's pools where the service finds them, which tells the relay. Once: what was
+    /// not written is tried again with the next tick.
+    fn tell_pools(&mut self) {
+        if self.told_pools {
+            return;
+        }
+        let pools = self.config.policy.pools.iter();
+        let pools: Vec<(&str, &str)> =
+            pools.map(|(name, pool)| (name.as_str(), pool.model.as_str())).collect();
+        match shared::merge_pools(&mut self.map.0, &pools) {
+            Ok(()) => self.told_pools = true,
+            Err(error) => {
+                self.metrics.host_errors.add(1);
+                log::error!("router: {error}");
+            }
+        }
     }
 
     /// Says once that replicas are filed under a pool of another model: they are never used, and

@@ -19,7 +19,7 @@ use super::large::Large;
 use super::prompts::Loaded;
 use super::ticket::{Answer, Ticket};
 use crate::config::Config;
-use crate::shared::Memory;
+use crate::shared::{self, Memory};
 use crate::sidestream::Follower;
 
 const CHAT: &str = "/v1/chat/completions";

@@ -170,7 +170,7 @@ fn to_replica(policy: &Policy, replica: v1::Replica) -> Option<Replica> {
             Err(_) => u16::MAX,
         },
         tiers,
-        adapters: None,
+        adapters: replica.adapters_known.then_some(replica.adapters),
     })
 }
 

@@ -173,3 +173,41 @@ fn a_large_body_is_held_back_only_where_its_model_matters() {
     assert!(!Gateway::offline(json!({})).router.parts_models());
     assert!(Gateway::new().router.parts_models(), "the relay told of an adapter");
 }
+
+#[test]
+fn an_adapter_goes_to_the_replica_that_has_it() {
+    let mut gateway = Gateway::with(two_models());
+    let knows = |slot, adapters: &[&str]| Replica {
+        adapters: adapters.iter().map(|name| (*name).to_owned()).collect(),
+        adapters_known: true,
+        ..replica(slot)
+    };
+    for (one, other, endpoints) in [
+        (replica(1), knows(2, &[]), "10.0.0.1:8000"),
+        (knows(1, &["other"]), knows(2, &["lora"]), "10.0.0.2:8000"),
+    ] {
+        gateway.say(Said::Replicas(Replicas { replicas: vec![one, other] }));
+        gateway.tick();
+        let body = br#"{"model": "lora", "messages": [{"role": "user", "content": "Hi"}]}"#;
+        let Decided::Route(told) = gateway.ask(Some("eu"), CHAT, Body::Whole(body)) else {
+            panic!()
+        };
+        assert_eq!(told.ticket.named.endpoints(), endpoints);
+    }
+    gateway.say(Said::Replicas(Replicas { replicas: vec![knows(1, &[]), knows(2, &[])] }));
+    gateway.tick();
+    assert_eq!(gateway.named("lora"), "404 model_not_found");
+    assert_eq!(gateway.named("demo"), "eu.demo-eu");
+}
+
+#[test]
+fn the_policy_s_pools_are_there_for_the_relay_to_hear_of() {
+    let mut gateway = Gateway::with(two_models());
+    let value = gateway.router.data_mut().0.get(shared::POOLS).cloned().unwrap();
+    let pools = v1::Pools::decode(value.as_slice()).unwrap().pools;
+    let pools: Vec<(&str, &str)> =
+        pools.iter().map(|pool| (pool.name.as_str(), pool.model.as_str())).collect();
+    let all =
+        [("beta-eu", "beta"), ("demo-eu", "demo"), ("demo-us", "demo"), ("gamma-us", "gamma")];
+    assert_eq!(pools, all);
+}
