@@ -99,6 +99,13 @@ impl Input {
         self.bootstraps.push(bootstrap);
     }
 
+    /// Files whose findings an exceptions file beside this one can be about: this one, or where this
+    /// has Istio objects, all that have, for they make one gateway together.
+    pub(super) fn beside(&self, file: usize) -> Vec<usize> {
+        let istio = self.istio.files();
+        if istio.contains(&file) { istio.into_iter().collect() } else { vec![file] }
+    }
+
     /// Whole configurations of Envoy: each bootstrap, and one that the Istio objects make together.
     pub(super) fn envoys(&self, findings: &mut Findings) -> Vec<Node> {
         let mut envoys = self.bootstraps.clone();

@@ -9,6 +9,17 @@ use super::residency::for_all_zones;
 
 const CLUSTER: &str = "x-warmpath-cluster";
 
+/// The routes of a connection manager, in its own configuration or in a dump.
+pub(super) fn table<'a>(envoy: &Envoy<'a>, manager: &At<'a>) -> Option<At<'a>> {
+    let named = || {
+        let name = manager.text("rds.route_config_name")?;
+        let mut tables = envoy.input.routes.iter();
+        let node = tables.find(|table| table.get("name").and_then(Node::text) == Some(name))?;
+        Some(At { node, path: format!("routes[{name}]") })
+    };
+    manager.get("route_config").or_else(named)
+}
+
 pub(super) fn check(
     envoy: &Envoy<'_>,
     router: &Router<'_>,
@@ -16,14 +27,8 @@ pub(super) fn check(
     findings: &mut Findings,
 ) {
     let manager = &router.manager.config;
-    let named = || {
-        let name = manager.text("rds.route_config_name")?;
-        let mut tables = envoy.input.routes.iter();
-        let node = tables.find(|table| table.get("name").and_then(Node::text) == Some(name))?;
-        Some(At { node, path: format!("routes[{name}]") })
-    };
-    let Some(table) = manager.get("route_config").or_else(named) else {
-        findings.error(
+    let Some(table) = table(envoy, manager) else {
+        findings.unproved(
             "unproven",
             manager,
             "The routes come from elsewhere (rds, scoped_routes): where they lead can't be seen.",
@@ -34,7 +39,7 @@ pub(super) fn check(
     };
     let see = See { envoy, router, regions };
     if let Some(vhds) = table.get("vhds") {
-        findings.error(
+        findings.unproved(
             "unproven",
             &vhds,
             "More virtual hosts come by VHDS: where they lead can't be seen.",
@@ -76,7 +81,7 @@ impl<'a> See<'_, 'a> {
     /// Checks a virtual host; says whether it carries out decisions.
     fn host(&self, host: &At<'a>, findings: &mut Findings) -> bool {
         if let Some(matcher) = host.get("matcher") {
-            findings.error(
+            findings.unproved(
                 "unproven",
                 &matcher,
                 "The routes are chosen by a matcher tree, which is not followed.",
@@ -111,7 +116,7 @@ impl<'a> See<'_, 'a> {
                 }
                 for inner in ["internal_redirect_policy", "internal_redirect_action"] {
                     if let Some(at) = action.get(inner) {
-                        findings.error(
+                        findings.leak(
                             "internal-redirect",
                             &at,
                             "A replica's redirect is followed by Envoy itself, by the routes of the \
@@ -149,7 +154,7 @@ impl<'a> See<'_, 'a> {
             self.switched_off(&weighted, findings);
         }
         for header in headers {
-            findings.error(
+            findings.leak(
                 "cluster-header",
                 &header,
                 format!(
@@ -161,7 +166,7 @@ impl<'a> See<'_, 'a> {
         }
         for plugin in ["cluster_specifier_plugin", "inline_cluster_specifier_plugin"] {
             if let Some(at) = action.get(plugin) {
-                findings.error(
+                findings.unproved(
                     "unproven",
                     &at,
                     "A plugin chooses the cluster: where it leads can't be seen.",
@@ -319,7 +324,7 @@ impl<'a> See<'_, 'a> {
     fn mirrors(&self, at: &At<'a>, findings: &mut Findings) {
         for mirror in at.items("request_mirror_policies") {
             if let Some(header) = mirror.get("cluster_header") {
-                findings.error(
+                findings.leak(
                     "mirror-outside",
                     &header,
                     "A header chooses where copies of requests go.",
@@ -340,7 +345,7 @@ impl<'a> See<'_, 'a> {
             return;
         };
         if own.is_true("disabled") {
-            findings.error(
+            findings.leak(
                 "filter-disabled",
                 &own,
                 "The filter is switched off here: nobody looks at these requests' zone, and no \
@@ -366,45 +371,4 @@ fn catches_all(at: &At<'_>) -> bool {
 fn is_bare(at: &At<'_>) -> bool {
     let Value::Map(fields) = &at.node.value else { return false };
     fields.iter().all(|(name, _)| matches!(name.as_str(), "prefix" | "safe_regex"))
-}
-
-/// Ways to replicas that do not pass the filter.
-pub(super) fn bypasses(
-    envoy: &Envoy<'_>,
-    router: &Router<'_>,
-    routers: &[Router<'_>],
-    regions: &Regions,
-    findings: &mut Findings,
-) {
-    let watched = |config: &At<'_>| {
-        routers.iter().any(|router| std::ptr::eq(router.manager.config.node, config.node))
-    };
-    let managers = envoy.managers.iter().map(|manager| &manager.config);
-    let unwatched = managers.filter(|config| !watched(config)).chain(&envoy.others);
-    for place in unwatched {
-        for named in place.find_all(&["cluster", "cluster_name", "name"]) {
-            let Some(name) = named.node.text() else { continue };
-            let Some(reach) = envoy.reach(name) else { continue };
-            if reach.hosts.iter().any(|host| regions.is_replica(&router.policy, &host.key)) {
-                findings.error(
-                    "bypass",
-                    &named,
-                    format!(
-                        "Requests reach replicas (cluster {name}) by a listener that has no \
-                         Warmpath filter: nobody looks at their zone."
-                    ),
-                    "Put the filter there too, or lead this listener elsewhere.",
-                );
-            }
-        }
-        for header in place.find_all(&["cluster_header"]) {
-            findings.error(
-                "bypass",
-                &header,
-                "A header names the cluster on a listener that has no Warmpath filter: clients \
-                 reach every cluster.",
-                "Put the filter there too, or name the cluster.",
-            );
-        }
-    }
 }

@@ -21,16 +21,6 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("vm-id", &[("vm_id: warmpath\n", "vm_id: other\n")]),
     ("vm-configuration", &[("value: sidestream }", "value: router }")]),
     ("singleton", &[("singleton: true", "singleton: false")]),
-    (
-        "no-sidestream",
-        &[
-            ("- name: envoy.bootstrap.wasm", "- name: x\n  - name: y"),
-            (
-                "      \"@type\": type.googleapis.com/envoy.extensions.wasm.v3.WasmService",
-                "      \"@type\": type.googleapis.com/Other",
-            ),
-        ],
-    ),
     ("unknown-cluster", &[("\"cluster\": \"warmpath-relay\"", "\"cluster\": \"nobody\"")]),
     ("unknown-cluster", &[("\"eu.demo-eu-west\"}", "\"eu.nobody\"}")]),
     (
@@ -197,7 +187,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
         "panic",
         &[("healthy_panic_threshold: { value: 0 }", "close_connections_on_host_set_change: true")],
     ),
-    ("health-checks", &[("health_checks: &health", "filters: &health")]),
+    ("health-checks", &[("health_checks: &health", "metadata: &health")]),
     ("health-timeout", &[("timeout: 15s\n", "timeout: 1s\n")]),
     ("circuit-breakers", &[("thresholds:\n", "per_host_thresholds:\n")]),
     ("no-hosts", &[("            lb_endpoints: &eu_west\n", "            metadata: &eu_west\n")]),
@@ -273,7 +263,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
         "side-service",
         &[(
             "http_filters:\n",
-            "http_filters:\n                  - name: envoy.filters.http.ext_authz\n                    typed_config: { grpc_service: { envoy_grpc: { cluster_name: warmpath-relay } } }\n",
+            "http_filters:\n                  - name: envoy.filters.http.ext_authz\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz, grpc_service: { envoy_grpc: { cluster_name: warmpath-relay } } }\n",
         )],
     ),
     (
@@ -311,4 +301,15 @@ fn each_change_is_found_and_nothing_else() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_service_of_another_kind_is_neither_a_sidestream_nor_known() {
+    let other = changed(&[(
+        "      \"@type\": type.googleapis.com/envoy.extensions.wasm.v3.WasmService",
+        "      \"@type\": type.googleapis.com/Other",
+    )]);
+    let report = report(&[&other]);
+    assert_eq!(rules(&report), ["no-sidestream", "unknown-type"]);
+    assert_eq!(verdict(&report), Verdict::NotProved);
 }
