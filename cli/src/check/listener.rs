@@ -2,6 +2,7 @@
 
 use super::finding::Findings;
 use super::known;
+use super::node::At;
 use super::plugin::Router;
 
 /// Envoy's own default.
@@ -75,7 +76,14 @@ fn idle(router: &Router<'_>, findings: &mut Findings) {
 
 fn filters(router: &Router<'_>, findings: &mut Findings) {
     let manager = &router.manager.config;
-    if router.number == 0 && router.policy.zone_source.default.is_none() {
+    // One that changes no headers sets no zone either.
+    let sets = |filter: &At<'_>| {
+        let kind = filter.get("typed_config").and_then(|config| config.message());
+        kind.is_none_or(|(kind, _)| !known::may_follow(kind) || kind.contains(".jwt_authn."))
+    };
+    let before = manager.items("http_filters");
+    let unset = !before.iter().take(router.number).any(sets);
+    if unset && router.policy.zone_source.default.is_none() {
         findings.warning(
             "zone-unset",
             &router.filter,

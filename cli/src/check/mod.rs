@@ -6,6 +6,7 @@
 //! a program or an unknown filter does to a request) makes the verdict *not proved*.
 
 mod acknowledged;
+mod bodies;
 mod bypass;
 mod closed;
 mod clusters;
@@ -19,6 +20,7 @@ mod listener;
 mod node;
 mod plugin;
 mod residency;
+mod retries;
 mod routes;
 mod strip;
 #[cfg(test)]
@@ -232,6 +234,9 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
             strip::check(router, &mut findings);
             zone_value::check(&envoy, router, &mut findings);
             listener::check(router, &mut findings);
+            bodies::check(&envoy, router, &mut findings);
+            retries::clusters(&envoy, router, &mut findings);
+            retries::headers(router, &mut findings);
             clusters::check(&envoy, router, &mut findings);
         }
         let routed = !routers.is_empty();

@@ -254,15 +254,25 @@ impl<'a> At<'a> {
     }
 
     pub(super) fn is_true(&self, names: &str) -> bool {
-        self.get(names).is_some_and(|at| match &at.node.value {
+        self.get(names).is_some_and(|at| at.is_set())
+    }
+
+    /// Whether this is true.
+    pub(super) fn is_set(&self) -> bool {
+        match &self.node.value {
             Value::Scalar(Json::Bool(flag)) => *flag,
             Value::Scalar(Json::String(text)) => text == "true",
             _ => false,
-        })
+        }
     }
 
     pub(super) fn number(&self, names: &str) -> Option<f64> {
-        match &self.get(names)?.node.value {
+        self.get(names)?.value()
+    }
+
+    /// This number.
+    pub(super) fn value(&self) -> Option<f64> {
+        match &self.node.value {
             Value::Scalar(Json::Number(number)) => number.as_f64(),
             Value::Scalar(Json::String(text)) => text.parse().ok(),
             _ => None,

@@ -6,6 +6,7 @@ use super::hosts::Regions;
 use super::node::{At, Node, Value};
 use super::plugin::Router;
 use super::residency::for_all_zones;
+use super::retries;
 
 const CLUSTER: &str = "x-warmpath-cluster";
 
@@ -48,6 +49,14 @@ pub(super) fn check(
     }
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
+    // What a cluster has of its own goes before what routes have.
+    for name in router.policy.zones.values().flat_map(|zone| zone.clusters.values()) {
+        let cluster = envoy.clusters.get(name.as_str());
+        let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
+        for (_, options) in options.iter().flat_map(At::fields) {
+            see.mirrors(&options.message().map_or(options, |(_, options)| options), findings);
+        }
+    }
     let hosts = table.items("virtual_hosts");
     let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
     if without.len() == hosts.len() {
@@ -246,7 +255,8 @@ impl<'a> See<'_, 'a> {
                 "Add hash_policy: - header: { header_name: x-warmpath-hash }.",
             );
         }
-        self.retries(host, action, findings);
+        self.hidden(route, action, findings);
+        retries::check(self.envoy, self.router, (host, action), findings);
     }
 
     fn route_buffer(&self, host: &At<'a>, route: &At<'a>, findings: &mut Findings) {
@@ -268,55 +278,23 @@ impl<'a> See<'_, 'a> {
         }
     }
 
-    fn retries(&self, host: &At<'a>, action: &At<'a>, findings: &mut Findings) {
-        let Some(retry) = action.get("retry_policy").or(host.get("retry_policy")) else {
-            findings.warning(
-                "retry",
-                action,
-                "A replica that is gone or full costs the request: nothing tries the next.",
-                "Add a retry_policy, as in envoy/quickstart.yaml.",
-            );
-            return;
+    /// The filter knows an API by the path that is asked for, before any rewrite.
+    fn hidden(&self, route: &At<'a>, action: &At<'a>, findings: &mut Findings) {
+        let rewrites = ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
+        let rewrites = rewrites.iter().any(|name| action.get(name).is_some());
+        let literal = ["prefix", "path", "path_separated_prefix"];
+        let literal = literal.iter().find_map(|kind| route.text(&format!("match.{kind}")));
+        let seen = match literal {
+            Some(path) => path == "/v1" || path.starts_with("/v1/") || "/v1/".starts_with(path),
+            None => !rewrites,
         };
-        let on = retry.text("retry_on").unwrap_or("");
-        let on = |name: &str| on.split(',').any(|given| given.trim() == name);
-        let codes = retry.get("retriable_status_codes");
-        let codes: Vec<f64> = codes
-            .map(|codes| codes.node.items().iter().filter_map(|n| n.to_json().as_f64()).collect())
-            .unwrap_or_default();
-        let retried = |code: f64| on("retriable-status-codes") && codes.contains(&code);
-        let missing: Vec<&str> = [
-            (on("connect-failure") || on("5xx"), "connect-failure"),
-            (retried(503.0) || on("gateway-error") || on("5xx"), "status 503"),
-            (retried(429.0) || on("retriable-4xx"), "status 429"),
-        ]
-        .into_iter()
-        .filter_map(|(there, name)| (!there).then_some(name))
-        .collect();
-        if !missing.is_empty() {
+        if !seen {
             findings.warning(
-                "retry",
-                &retry,
-                format!(
-                    "A replica that is gone or full costs the request: no retry on {}.",
-                    missing.join(", ")
-                ),
-                "Set retry_on: connect-failure,refused-stream,reset-before-request,\
-                 retriable-status-codes with retriable_status_codes: [503, 429].",
-            );
-        }
-        let clusters = self.router.policy.zones.values().flat_map(|zone| zone.clusters.values());
-        let several = clusters
-            .filter_map(|cluster| self.envoy.reach(cluster))
-            .any(|reach| reach.hosts.iter().any(|host| host.priority > 0));
-        let priority = retry.text("retry_priority.name").unwrap_or("");
-        if several && !priority.contains("previous_priorities") {
-            findings.warning(
-                "retry-priority",
-                &retry,
-                "Where the filter names no replica, retries stay in the first region though all of \
-                 it is dead.",
-                "Add retry_priority: envoy.retry_priorities.previous_priorities.",
+                "path-hidden",
+                route,
+                "The filter knows the APIs by the path that is asked for (/v1/…), before the route \
+                 rewrites it: every request here is unknown_api, and goes by the ring.",
+                "Let clients ask for /v1/…, and tell them apart by host or header.",
             );
         }
     }

@@ -127,7 +127,8 @@ fn put(config: &mut Json, hole: Hole, stranger: Stranger, depth: usize, at: usiz
         Hole::OtherListener => {
             let mut other = resources["listeners"][0].clone();
             let manager = &mut other["filter_chains"][0]["filters"][0]["typed_config"];
-            manager["http_filters"].as_array_mut().unwrap().remove(1);
+            let filters = manager["http_filters"].as_array_mut().unwrap();
+            filters.retain(|filter| filter["name"] != "warmpath");
             manager["route_config"]["virtual_hosts"] = json!([{"name": "x", "domains": ["*"],
                 "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "global.demo-us-east"}}]}]);
             resources["listeners"].as_array_mut().unwrap().push(other);

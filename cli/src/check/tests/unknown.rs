@@ -36,9 +36,15 @@ fn filter_first(config: &mut Json, filter: Json) {
     manager(config)["http_filters"].as_array_mut().unwrap().insert(0, filter);
 }
 
+/// A filter by its name.
+fn filter<'c>(config: &'c mut Json, name: &str) -> &'c mut Json {
+    let filters = manager(config)["http_filters"].as_array_mut().unwrap();
+    filters.iter_mut().find(|filter| filter["name"] == name).unwrap()
+}
+
 /// The router's own configuration, changed.
 fn policy(config: &mut Json, change: impl FnOnce(&mut Json)) {
-    let plugin = &mut manager(config)["http_filters"][1]["typed_config"]["config"]["configuration"];
+    let plugin = &mut filter(config, "warmpath")["typed_config"]["config"]["configuration"];
     let mut json: Json = serde_json::from_str(plugin["value"].as_str().unwrap()).unwrap();
     change(&mut json);
     plugin["value"] = json!(json.to_string());
@@ -66,7 +72,7 @@ fn other_listener(config: &mut Json, cluster: Json) {
     let mut other = listener(config).clone();
     other["name"] = json!("other");
     let manager = &mut other["filter_chains"][0]["filters"][0]["typed_config"];
-    manager["http_filters"].as_array_mut().unwrap().remove(1);
+    manager["http_filters"].as_array_mut().unwrap().retain(|filter| filter["name"] != "warmpath");
     manager["route_config"]["virtual_hosts"] = json!([{"name": "x", "domains": ["*"],
         "routes": [{"match": {"prefix": "/"}, "route": {"cluster": cluster["name"]}}]}]);
     push(&mut config["static_resources"]["listeners"], other);
@@ -108,7 +114,7 @@ fn what_a_client_sends_chooses_no_zone() {
             let mut rule = from.clone();
             rule["on_header_present"] = json!({"metadata_namespace": "tenant", "key": "zone"});
             filter_first(config, to_metadata(rule));
-            policy_at(config, 2, &tenant);
+            zone_from(config, &tenant);
         });
     }
     for value in ["%REQ(x-zone)%", "%QUERY_PARAM(zone)%", "%PATH(NQ)%", "%REQUESTED_SERVER_NAME%"] {
@@ -117,12 +123,12 @@ fn what_a_client_sends_chooses_no_zone() {
                 "format_string": {"text_format_source": {"inline_string": value}}}]});
             let kind = "envoy.extensions.filters.http.set_filter_state.v3.Config";
             filter_first(config, typed("sfs", kind, set));
-            policy_at(config, 2, &json!({"property": ["filter_state", "tenant"]}));
+            zone_from(config, &json!({"property": ["filter_state", "tenant"]}));
         });
         // The header that names the zone, set by a filter or by a virtual host.
         let append = json!({"append": {"header": {"key": "X-Warmpath-Zone", "value": value}}});
         leaks(&|config| {
-            let filter = &mut manager(config)["http_filters"][0]["typed_config"];
+            let filter = &mut filter(config, "envoy.filters.http.header_mutation")["typed_config"];
             filter["mutations"] = json!({ "request_mutations": [append] });
         });
         leaks(&|config| {
@@ -134,7 +140,7 @@ fn what_a_client_sends_chooses_no_zone() {
     leaks(&|config| {
         let header =
             |key: &str, value: &str| json!({"append": {"header": {"key": key, "value": value}}});
-        let filter = &mut manager(config)["http_filters"][0]["typed_config"];
+        let filter = &mut filter(config, "envoy.filters.http.header_mutation")["typed_config"];
         filter["mutations"] = json!({ "request_mutations": [
             header("x-warmpath-explain", "%QUERY_PARAM(zone)%"),
             header("x-warmpath-zone", "%REQ(x-warmpath-hash?x-warmpath-explain)%")] });
@@ -150,16 +156,8 @@ fn what_a_client_sends_chooses_no_zone() {
         );
         let path =
             ["metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "payload", "zone"];
-        policy_at(config, 2, &json!({ "property": path }));
+        zone_from(config, &json!({ "property": path }));
     });
-}
-
-/// Like [`zone_from`], where our filter stands elsewhere.
-fn policy_at(config: &mut Json, at: usize, source: &Json) {
-    let filters = manager(config)["http_filters"].as_array_mut().unwrap();
-    filters.swap(1, at);
-    zone_from(config, source);
-    manager(config)["http_filters"].as_array_mut().unwrap().swap(1, at);
 }
 
 #[test]
@@ -174,7 +172,7 @@ fn what_envoy_has_checked_does() {
         filter_first(config, jwt);
         let path =
             ["metadata", "filter_metadata", "envoy.filters.http.jwt_authn", "payload", "zone"];
-        policy_at(config, 2, &json!({ "property": path }));
+        zone_from(config, &json!({ "property": path }));
     });
     assert_eq!(rules(&report), Vec::<&str>::new(), "{:?}", report.findings);
     let certificate = |trusted: Json| {
@@ -215,7 +213,7 @@ fn of_other_sources_nothing_is_known() {
     }
     let report = changed(|config| {
         let append = json!({"append": {"header": {"key": "x-warmpath-zone", "value": "%NEW(x)%"}}});
-        manager(config)["http_filters"][0]["typed_config"]["mutations"] =
+        filter(config, "envoy.filters.http.header_mutation")["typed_config"]["mutations"] =
             json!({ "request_mutations": [append] });
     });
     expect(&report, Verdict::NotProved, "zone-source");
