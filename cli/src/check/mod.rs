@@ -28,7 +28,6 @@ mod tests;
 mod verdict;
 mod zone_value;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -38,6 +37,7 @@ use self::finding::{Finding, Findings};
 use self::hosts::Regions;
 use self::residency::Proof;
 use self::verdict::{Counts, Verdict};
+use crate::output;
 use warmpath_routing::policy::Policy;
 
 /// Ends with 0: proved · 1: leaks, or something else is wrong · 2: a file can't be read · 3: not proved
@@ -80,7 +80,7 @@ struct Report {
     proofs: Vec<Proof>,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut input = Input::default();
     let mut acknowledged = Acknowledged::default();
     let is_exceptions = |path: &&PathBuf| {
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let name = path.display().to_string();
         let read = read(path).and_then(|text| take(&mut input, &text, number));
         if let Err(error) = read {
-            return unreadable(&name, &error);
+            return Ok(unreadable(&name, &error));
         }
         files.push(name);
         let own = path.with_extension("check.yaml");
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         let read = read(&path)
             .and_then(|text| acknowledge(&mut acknowledged, &text, files.len(), of.as_deref()));
         if let Err(error) = read {
-            return unreadable(&name, &error);
+            return Ok(unreadable(&name, &error));
         }
         files.push(name);
     }
@@ -136,18 +136,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         lines.push(format!("{bad}, {}", number(counts.warnings, "warning")));
         lines.push(verdict.text(counts));
     }
-    // Whoever reads may stop reading.
     for line in &lines {
-        if writeln!(std::io::stdout(), "{line}").is_err() {
-            break;
-        }
+        output::line(line)?;
     }
     let bad = counts.leaks + counts.errors > 0 || (args.strict && counts.warnings > 0);
-    match verdict {
+    Ok(match verdict {
         _ if bad => ExitCode::FAILURE,
         Verdict::Proved => ExitCode::SUCCESS,
         Verdict::NotProved | Verdict::Leaks => ExitCode::from(NOT_PROVED),
-    }
+    })
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -200,7 +197,7 @@ pub(crate) fn policies(text: &str) -> anyhow::Result<Vec<Policy>> {
 }
 
 fn unreadable(file: &str, error: &anyhow::Error) -> ExitCode {
-    eprintln!("warmpath check: {file}: {error}");
+    output::tell(format_args!("warmpath check: {file}: {error}"));
     ExitCode::from(UNREADABLE)
 }
 

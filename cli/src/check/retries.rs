@@ -28,9 +28,9 @@ pub(super) fn check(
     let typed = field("retry_policy_typed_config");
     let policy = match (action.get("retry_policy"), typed) {
         (Some(own), _) => Some(own),
-        (None, Some(typed)) => match typed.message() {
-            Some((POLICY, policy)) => Some(policy),
-            _ => {
+        (None, Some(typed)) => {
+            let known = typed.message().filter(|(kind, _)| *kind == POLICY);
+            if known.is_none() {
                 findings.error(
                     "retry-unread",
                     &typed,
@@ -40,7 +40,8 @@ pub(super) fn check(
                 );
                 return;
             }
-        },
+            known.map(|(_, policy)| policy)
+        }
         (None, None) => host.get("retry_policy"),
     };
     match policy {
@@ -201,13 +202,9 @@ fn priority(
 
 /// Whether a duration is none: `0s`, or a message without either of its parts.
 fn is_zero(at: &At<'_>) -> bool {
-    match &at.node.value {
-        Value::Map(_) => {
-            at.number("seconds").unwrap_or(0.0) == 0.0 && at.number("nanos").unwrap_or(0.0) == 0.0
-        }
-        _ => {
-            let text = at.node.text().and_then(|text| text.strip_suffix('s'));
-            at.node.is_null() || text.and_then(|text| text.parse().ok()) == Some(0.0)
-        }
+    if let Value::Map(_) = &at.node.value {
+        return ["seconds", "nanos"].iter().all(|part| at.number(part).unwrap_or(0.0) == 0.0);
     }
+    let text = at.node.text().and_then(|text| text.strip_suffix('s'));
+    at.node.is_null() || text.and_then(|text| text.parse().ok()) == Some(0.0)
 }

@@ -255,7 +255,7 @@ impl<'a> See<'_, 'a> {
                 "Add hash_policy: - header: { header_name: x-warmpath-hash }.",
             );
         }
-        self.hidden(route, action, findings);
+        hidden(route, action, findings);
         retries::check(self.envoy, self.router, (host, action), findings);
     }
 
@@ -275,27 +275,6 @@ impl<'a> See<'_, 'a> {
                     );
                 }
             }
-        }
-    }
-
-    /// The filter knows an API by the path that is asked for, before any rewrite.
-    fn hidden(&self, route: &At<'a>, action: &At<'a>, findings: &mut Findings) {
-        let rewrites = ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
-        let rewrites = rewrites.iter().any(|name| action.get(name).is_some());
-        let literal = ["prefix", "path", "path_separated_prefix"];
-        let literal = literal.iter().find_map(|kind| route.text(&format!("match.{kind}")));
-        let seen = match literal {
-            Some(path) => path == "/v1" || path.starts_with("/v1/") || "/v1/".starts_with(path),
-            None => !rewrites,
-        };
-        if !seen {
-            findings.warning(
-                "path-hidden",
-                route,
-                "The filter knows the APIs by the path that is asked for (/v1/…), before the route \
-                 rewrites it: every request here is unknown_api, and goes by the ring.",
-                "Let clients ask for /v1/…, and tell them apart by host or header.",
-            );
         }
     }
 
@@ -331,6 +310,27 @@ impl<'a> See<'_, 'a> {
                 "Remove disabled: true.",
             );
         }
+    }
+}
+
+/// The filter knows an API by the path that is asked for, before any rewrite.
+fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
+    let rewrites = ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
+    let rewrites = rewrites.iter().any(|name| action.get(name).is_some());
+    let literal = ["prefix", "path", "path_separated_prefix"];
+    let literal = literal.iter().find_map(|kind| route.text(&format!("match.{kind}")));
+    let seen = match literal {
+        Some(path) => path == "/v1" || path.starts_with("/v1/") || "/v1/".starts_with(path),
+        None => !rewrites,
+    };
+    if !seen {
+        findings.warning(
+            "path-hidden",
+            route,
+            "The filter knows the APIs by the path that is asked for (/v1/…), before the route \
+             rewrites it: every request here is unknown_api, and goes by the ring.",
+            "Let clients ask for /v1/…, and tell them apart by host or header.",
+        );
     }
 }
 
