@@ -45,7 +45,7 @@ impl Input {
         } else if has("resources") && all_assignments(&document) {
             let resources = document.get("resources").map(Node::items).unwrap_or_default();
             self.assignments.extend_from_slice(resources);
-        } else if has("replicas") && has("listen") {
+        } else if has("listen") && ["replicas", "discovery", "models"].into_iter().any(has) {
             self.relays.push(document);
         } else if document.to_json().is_null() {
             // Nothing stands between two `---`.

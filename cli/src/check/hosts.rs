@@ -298,6 +298,12 @@ impl Regions {
         known.map(|(region, says)| (region.as_str(), says.as_str()))
     }
 
+    /// Pools that something lists the host in.
+    pub(super) fn pools_of(&self, host: &str) -> impl Iterator<Item = &str> {
+        let pools = self.pools.iter();
+        pools.filter(move |(_, hosts)| hosts.contains(host)).map(|(pool, _)| pool.as_str())
+    }
+
     /// Whether a host is a replica of some pool, as far as is known.
     pub(super) fn is_replica(&self, policy: &Policy, host: &str) -> bool {
         self.pools.values().any(|hosts| hosts.contains(host))

@@ -17,6 +17,7 @@ mod hosts;
 mod istio;
 mod known;
 mod listener;
+mod models;
 mod node;
 mod plugin;
 mod residency;
@@ -231,6 +232,7 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
             strip::check(router, &mut findings);
             zone_value::check(&envoy, router, &mut findings);
             listener::check(router, &mut findings);
+            models::check(&envoy, router, &regions, &mut findings);
             bodies::check(&envoy, router, &mut findings);
             retries::clusters(&envoy, router, &mut findings);
             retries::headers(router, &mut findings);

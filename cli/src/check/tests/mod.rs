@@ -1,6 +1,7 @@
 mod changes;
 mod foreign;
 mod istio;
+mod models;
 mod unknown;
 
 use super::finding::Severity;
