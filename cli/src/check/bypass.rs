@@ -76,14 +76,13 @@ impl<'a> See<'_, 'a> {
                 "Put the filter there too, or name the cluster.",
             );
         }
-        for plugin in
-            place.find_all(&["cluster_specifier_plugin", "inline_cluster_specifier_plugin"])
-        {
+        let elsewhere = ["cluster_specifier_plugin", "inline_cluster_specifier_plugin", "vhds"];
+        for elsewhere in place.find_all(&elsewhere) {
             findings.leak(
                 "bypass",
-                &plugin,
-                "A plugin chooses the cluster on a listener that has no Warmpath filter: nothing \
-                 keeps it from leading to replicas.",
+                &elsewhere,
+                "The cluster is chosen elsewhere, on a listener that has no Warmpath filter: \
+                 nothing keeps it from leading to replicas.",
                 "Put the filter there too, or name the cluster.",
             );
         }

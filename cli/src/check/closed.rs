@@ -9,7 +9,7 @@ use super::fields::{self, Field};
 use super::finding::Findings;
 use super::hosts::{Regions, Verdict, is_address};
 use super::known::{self, Below, Category};
-use super::node::{At, Value};
+use super::node::{At, Value, same};
 use super::plugin::{self, Router};
 use super::residency;
 
@@ -23,6 +23,59 @@ pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findin
     Walk { envoy, routers, watched: true, findings }.message(&envoy.root, "Bootstrap");
     admin(envoy, findings);
     twins(envoy, findings);
+    for (name, below) in envoy.root.fields() {
+        headers(&below, name, findings);
+    }
+    keys(&envoy.root, findings);
+}
+
+/// Headers that only the filter sets, where something else names them.
+const OURS: [&str; 2] = ["x-warmpath-cluster", "x-gateway-destination-endpoint"];
+
+/// Where they may be named: to take them from clients, and to carry out the decision.
+const NAMED_BY: [&str; 6] =
+    ["remove", "exact", "cluster_header", "headers", "hash_policy", "override_host_sources"];
+
+/// Whatever else names one of these headers could set it, after the decision. `by` is the last field
+/// on the way that says what for.
+fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
+    if let Some(text) = at.node.text() {
+        let ours = OURS.iter().any(|header| text.eq_ignore_ascii_case(header));
+        if ours && !NAMED_BY.iter().any(|name| same(by, name)) {
+            findings.unproved(
+                "internal-header",
+                at,
+                format!("Only the filter sets {text}: what this does with it isn't known."),
+                "Name it only to remove it from clients' requests and to carry out the decision.",
+            );
+        }
+    }
+    match &at.node.value {
+        Value::Scalar(_) => {}
+        Value::List(_) => at.each().iter().for_each(|item| headers(item, by, findings)),
+        Value::Map(_) => {
+            for (key, below) in at.fields() {
+                // These say of which header, not what for.
+                let detail = ["name", "header", "header_name"].iter().any(|name| same(key, name));
+                headers(&below, if detail { by } else { key }, findings);
+            }
+        }
+    }
+}
+
+/// Filter state that Envoy itself goes by, such as `envoy.tcp_proxy.cluster`.
+/// Source: docs/root/configuration/advanced/well_known_filter_state.rst.
+fn keys(root: &At<'_>, findings: &mut Findings) {
+    for key in root.find_all(&["object_key"]) {
+        if let Some(name) = key.node.text().filter(|name| name.starts_with("envoy.")) {
+            findings.unproved(
+                "filter-state",
+                &key,
+                format!("Envoy itself goes by the filter state {name}, which can lead elsewhere."),
+                READ,
+            );
+        }
+    }
 }
 
 /// Of clusters of one name only one is followed.
@@ -129,7 +182,12 @@ impl<'a> Walk<'_, 'a> {
             return;
         };
         match known::below(kind, category) {
-            Some(Below::Types) => self.types(&config),
+            Some(Below::Types) => {
+                for log in config.find_all(&["key_log"]) {
+                    self.unknown("key-log", &log, "Who has the keys can read what goes by TLS");
+                }
+                self.types(&config);
+            }
             Some(Below::Message("HttpConnectionManager")) => {
                 let routers = &self.routers;
                 let watched = self.watched;

@@ -125,7 +125,8 @@ pub(super) struct Envoy<'a> {
     pub(super) root: At<'a>,
     pub(super) clusters: BTreeMap<&'a str, At<'a>>,
     pub(super) managers: Vec<Manager<'a>>,
-    /// Network filters that are no HTTP connection manager.
+    /// Network filters that are no HTTP connection manager, and listener filters (UDP's proxy is
+    /// one).
     pub(super) others: Vec<At<'a>>,
     pub(super) input: &'a Input,
 }
@@ -144,6 +145,7 @@ impl<'a> Envoy<'a> {
         let clusters = clusters.into_iter().filter_map(|c| Some((c.text("name")?, c))).collect();
         let (mut managers, mut others) = (Vec::new(), Vec::new());
         for listener in root.items("static_resources.listeners") {
+            others.extend(listener.items("listener_filters"));
             let chains = listener.items("filter_chains").into_iter();
             for chain in chains.chain(listener.get("default_filter_chain")) {
                 for filter in chain.items("filters") {

@@ -204,8 +204,9 @@ fn key(address: &At<'_>) -> Option<String> {
         return Some(format!("pipe {path}"));
     }
     let socket = address.get("socket_address")?;
-    // A resolver of its own can make anything of an address.
-    if socket.text("resolver_name").is_some_and(|name| !name.is_empty()) {
+    // A resolver of its own, or another network, can make anything of an address.
+    let other = ["resolver_name", "network_namespace_filepath"];
+    if other.iter().any(|name| socket.text(name).is_some_and(|text| !text.is_empty())) {
         return None;
     }
     let host = socket.text("address")?;

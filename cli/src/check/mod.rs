@@ -36,6 +36,7 @@ use self::acknowledged::Acknowledged;
 use self::config::{Envoy, Input};
 use self::finding::{Finding, Findings};
 use self::hosts::Regions;
+use self::plugin::Router;
 use self::residency::Proof;
 use self::verdict::{Counts, Verdict};
 use crate::output;
@@ -225,27 +226,27 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
     for node in &envoys {
         let envoy = Envoy::new(node, input);
         let routers = plugin::routers(&envoy, exists, &mut findings);
-        for router in &routers {
-            let regions = Regions::new(&envoy, &router.policy);
-            proofs.extend(residency::check(&envoy, router, &regions, &mut findings));
-            routes::check(&envoy, router, &regions, &mut findings);
-            strip::check(router, &mut findings);
-            zone_value::check(&envoy, router, &mut findings);
-            listener::check(router, &mut findings);
-            models::check(&envoy, router, &regions, &mut findings);
-            bodies::check(&envoy, router, &mut findings);
-            retries::clusters(&envoy, router, &mut findings);
-            retries::headers(router, &mut findings);
-            clusters::check(&envoy, router, &mut findings);
-        }
-        let routed = !routers.is_empty();
-        let routers: Vec<_> = routers
+        let routers: Vec<(Router<'_>, Regions)> = routers
             .into_iter()
             .map(|router| {
                 let regions = Regions::new(&envoy, &router.policy);
                 (router, regions)
             })
             .collect();
+        for (router, regions) in &routers {
+            proofs.extend(residency::check(&envoy, router, regions, &mut findings));
+            routes::check(&envoy, router, regions, &mut findings);
+            strip::check(router, &mut findings);
+            zone_value::check(&envoy, router, &mut findings);
+            listener::check(router, &mut findings);
+            models::check(&envoy, router, regions, &mut findings);
+            bodies::check(&envoy, router, &mut findings);
+            retries::clusters(&envoy, router, &mut findings);
+            retries::headers(router, &mut findings);
+            clusters::check(&envoy, router, &mut findings);
+        }
+        zone_value::chains(&envoy, &routers, &mut findings);
+        let routed = !routers.is_empty();
         // Without the filter there is nothing to prove.
         if routed {
             bypass::check(&envoy, &routers, &mut findings);
@@ -259,8 +260,10 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
 
 /// What comes from a control plane, or shows nothing.
 fn dynamic(envoy: &Envoy<'_>, routed: bool, findings: &mut Findings) {
-    for name in ["lds_config", "cds_config"] {
-        if let Some(at) = envoy.root.get(&format!("dynamic_resources.{name}")) {
+    let resources = envoy.root.get("dynamic_resources");
+    for (name, at) in resources.iter().flat_map(node::At::fields) {
+        // This one says only where the others are asked for.
+        if !node::same(name, "ads_config") && !at.node.is_null() {
             findings.unproved(
                 "dynamic",
                 &at,

@@ -3,7 +3,7 @@
 //! Envoy reads its YAML as the JSON form of protobuf messages, in which every field goes by two
 //! names, `snake_case` and `camelCase`: both are found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -54,7 +54,29 @@ pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     };
     let documents: Vec<Spanned<Raw>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| BadYaml(error.to_string()))?;
-    Ok(documents.into_iter().map(|document| place(document, file)).collect())
+    let documents: Vec<Node> =
+        documents.into_iter().map(|document| place(document, file)).collect();
+    documents.iter().try_for_each(once)?;
+    Ok(documents)
+}
+
+/// Refuses a field that is there in both spellings: which of them Envoy takes isn't for us to guess.
+fn once(node: &Node) -> Result<(), BadYaml> {
+    if let Value::Map(fields) = &node.value {
+        let mut names = BTreeSet::new();
+        for (key, field) in fields {
+            if !names.insert(camel(key)) {
+                let line = field.place.line;
+                return Err(BadYaml(format!("line {line}: the field {key} is there twice")));
+            }
+        }
+    }
+    let below: Box<dyn Iterator<Item = &Node>> = match &node.value {
+        Value::Scalar(_) => Box::new(std::iter::empty()),
+        Value::List(items) => Box::new(items.iter()),
+        Value::Map(fields) => Box::new(fields.iter().map(|(_, field)| field)),
+    };
+    below.into_iter().try_for_each(once)
 }
 
 impl Node {
@@ -326,20 +348,22 @@ impl<'a> At<'a> {
 
 /// Whether a key is the field of this `snake_case` name, in either spelling.
 pub(super) fn same(key: &str, name: &str) -> bool {
-    key == name
-        || (name.contains('_') && {
-            let mut camel = String::with_capacity(name.len());
-            for (number, word) in name.split('_').enumerate() {
-                let mut letters = word.chars();
-                match letters.next() {
-                    Some(first) if number > 0 => camel.push(first.to_ascii_uppercase()),
-                    Some(first) => camel.push(first),
-                    None => {}
-                }
-                camel.push_str(letters.as_str());
-            }
-            key == camel
-        })
+    key == name || (name.contains('_') && key == camel(name))
+}
+
+/// A field's other spelling.
+fn camel(name: &str) -> String {
+    let mut camel = String::with_capacity(name.len());
+    for (number, word) in name.split('_').enumerate() {
+        let mut letters = word.chars();
+        match letters.next() {
+            Some(first) if number > 0 => camel.push(first.to_ascii_uppercase()),
+            Some(first) => camel.push(first),
+            None => {}
+        }
+        camel.push_str(letters.as_str());
+    }
+    camel
 }
 
 fn place(raw: Spanned<Raw>, file: usize) -> Node {
@@ -448,6 +472,16 @@ mod tests {
         assert!(same("per_connection_buffer_limit_bytes", "per_connection_buffer_limit_bytes"));
         assert!(same("perConnectionBufferLimitBytes", "per_connection_buffer_limit_bytes"));
         assert!(!same("Name", "name"));
+    }
+
+    #[test]
+    fn a_field_stands_once() {
+        for twice in
+            ["a: 1\na: 2", "x: [{typed_config: 1, typedConfig: 2}]", "{\"a\": 1, \"a\": 2}"]
+        {
+            assert!(read(twice, 0).is_err(), "{twice}");
+        }
+        assert!(read("a: {x_y: 1}\nb: {xY: 1}", 0).is_ok());
     }
 
     #[test]

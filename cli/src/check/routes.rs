@@ -1,5 +1,7 @@
 //! Routes: the one that carries out the decision, and all others that a request could take.
 
+use warmpath_routing::policy::Policy;
+
 use super::config::Envoy;
 use super::finding::Findings;
 use super::hosts::Regions;
@@ -50,11 +52,16 @@ pub(super) fn check(
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
     // What a cluster has of its own goes before what routes have.
-    for name in router.policy.zones.values().flat_map(|zone| zone.clusters.values()) {
-        let cluster = envoy.clusters.get(name.as_str());
-        let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
-        for (_, options) in options.iter().flat_map(At::fields) {
-            see.mirrors(&options.message().map_or(options, |(_, options)| options), findings);
+    for (zone, rule) in &router.policy.zones {
+        let mut own = router.policy.clone();
+        own.zones.retain(|name, _| name == zone);
+        for name in rule.clusters.values() {
+            let cluster = envoy.clusters.get(name.as_str());
+            let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
+            for (_, options) in options.iter().flat_map(At::fields) {
+                let options = options.message().map_or(options, |(_, options)| options);
+                mirrors(envoy, &own, regions, &options, findings);
+            }
         }
     }
     let hosts = table.items("virtual_hosts");
@@ -279,20 +286,7 @@ impl<'a> See<'_, 'a> {
     }
 
     fn mirrors(&self, at: &At<'a>, findings: &mut Findings) {
-        for mirror in at.items("request_mirror_policies") {
-            if let Some(header) = mirror.get("cluster_header") {
-                findings.leak(
-                    "mirror-outside",
-                    &header,
-                    "A header chooses where copies of requests go.",
-                    "Mirror to a fixed cluster inside every zone, or not at all.",
-                );
-            }
-            let Some(cluster) = mirror.get("cluster") else { continue };
-            let Some(name) = cluster.node.text().filter(|name| !name.is_empty()) else { continue };
-            let (policy, way) = (&self.router.policy, (&cluster, name, "This mirror policy"));
-            for_all_zones(self.envoy, policy, self.regions, "mirror-outside", way, findings);
-        }
+        mirrors(self.envoy, &self.router.policy, self.regions, at, findings);
     }
 
     /// The filter can be switched off by place.
@@ -331,6 +325,30 @@ fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
              rewrites it: every request here is unknown_api, and goes by the ring.",
             "Let clients ask for /v1/…, and tell them apart by host or header.",
         );
+    }
+}
+
+/// Where copies of requests of the policy's zones go.
+fn mirrors(
+    envoy: &Envoy<'_>,
+    policy: &Policy,
+    regions: &Regions,
+    at: &At<'_>,
+    findings: &mut Findings,
+) {
+    for mirror in at.items("request_mirror_policies") {
+        if let Some(header) = mirror.get("cluster_header") {
+            findings.leak(
+                "mirror-outside",
+                &header,
+                "A header chooses where copies of requests go.",
+                "Mirror to a fixed cluster inside every zone, or not at all.",
+            );
+        }
+        let Some(cluster) = mirror.get("cluster") else { continue };
+        let Some(name) = cluster.node.text().filter(|name| !name.is_empty()) else { continue };
+        let way = (&cluster, name, "This mirror policy");
+        for_all_zones(envoy, policy, regions, "mirror-outside", way, findings);
     }
 }
 

@@ -80,6 +80,7 @@ impl Verdict {
     /// The verdict and why, in a line.
     pub(super) fn text(self, counts: Counts) -> String {
         match self {
+            Self::Proved if counts.errors > 0 => "verdict: proved, but errors are left".into(),
             Self::Proved if counts.acknowledged > 0 => format!(
                 "verdict: proved, but for {} acknowledged",
                 number(counts.acknowledged, "exception")

@@ -12,6 +12,7 @@ use warmpath_routing::zone_source::Source;
 
 use super::config::Envoy;
 use super::finding::Findings;
+use super::hosts::Regions;
 use super::node::At;
 use super::plugin::Router;
 use super::strip::Stripped;
@@ -90,6 +91,39 @@ pub(super) fn check(envoy: &Envoy<'_>, router: &Router<'_>, findings: &mut Findi
     }
     for header in &router.zone_headers {
         see.setters(header, findings);
+    }
+}
+
+/// Filter chains of one listener that lead to several zones: where TLS's server name or protocol
+/// tells them apart, a client does.
+pub(super) fn chains(
+    envoy: &Envoy<'_>,
+    routers: &[(Router<'_>, Regions)],
+    findings: &mut Findings,
+) {
+    for listener in envoy.root.items("static_resources.listeners") {
+        let mut zones = BTreeSet::new();
+        let here = |(router, _): &&(Router<'_>, Regions)| {
+            std::ptr::eq(router.manager.listener.node, listener.node)
+        };
+        for (router, _) in routers.iter().filter(here) {
+            zones.extend(router.policy.zone_source.default.clone());
+            let set = router.manager.config.find_all(&["header"]).into_iter().filter(|set| {
+                let key = set.text("key").map(str::to_ascii_lowercase);
+                key.is_some_and(|key| router.zone_headers.contains(&key))
+            });
+            let fixed = set.filter_map(|set| set.text("value"));
+            zones.extend(fixed.filter(|value| operators(value).is_empty()).map(str::to_owned));
+        }
+        let chosen = ["server_names", "application_protocols", "transport_protocol"];
+        let matches = listener.find_all(&["filter_chain_match", "filter_chain_matcher"]);
+        let told = matches.iter().any(|at| {
+            at.path.ends_with("matcher") || chosen.iter().any(|name| at.get(name).is_some())
+        });
+        let several = routers.iter().filter(here).count() > 1;
+        if several && told && zones.len() > 1 {
+            by_host(&listener, "The filter chain, which sets the zone here,", findings);
+        }
     }
 }
 

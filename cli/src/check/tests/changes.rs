@@ -407,6 +407,7 @@ fn a_clusters_own_retries_go_before_the_routes() {
     assert_eq!(rules(&report(&[&policy(2)])), ["retry-reset"]);
     assert_eq!(rules(&report(&[&policy(1)])), Vec::<&str>::new());
     let mirror = |cluster| own(&format!("request_mirror_policies: [{{ cluster: {cluster} }}]"));
+    assert_eq!(rules(&report(&[&mirror("eu.demo-eu-west")])), Vec::<&str>::new());
     let leaks = report(&[&mirror("global.demo-us-east")]);
     assert_eq!(rules(&leaks), ["mirror-outside"]);
     assert_eq!(verdict(&leaks), Verdict::Leaks);

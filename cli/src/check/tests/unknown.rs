@@ -229,6 +229,28 @@ fn a_zone_by_host_needs_an_answer() {
     ] {
         expect(&changed(|config| zone_from(config, &source)), Verdict::Leaks, "zone-by-host");
     }
+    // By the server name of TLS, too.
+    let chains = |by: &str| {
+        changed(|config| {
+            let chain = listener(config)["filter_chains"][0].clone();
+            let chains = listener(config)["filter_chains"].as_array_mut().unwrap();
+            chains.push(chain);
+            for (chain, zone) in chains.iter_mut().zip(["eu", "global"]) {
+                chain["filter_chain_match"] = json!({ by: [zone] });
+                let manager = &mut chain["filters"][0]["typed_config"];
+                for host in manager["route_config"]["virtual_hosts"].as_array_mut().unwrap() {
+                    host.as_object_mut().unwrap().remove("typed_per_filter_config");
+                }
+                let filters = manager["http_filters"].as_array_mut().unwrap();
+                let named = "envoy.filters.http.header_mutation";
+                let mutation = filters.iter_mut().find(|filter| filter["name"] == named).unwrap();
+                mutation["typed_config"]["mutations"] = json!({"request_mutations": [
+                    {"append": {"header": {"key": "x-warmpath-zone", "value": zone}}}]});
+            }
+        })
+    };
+    expect(&chains("server_names"), Verdict::Leaks, "zone-by-host");
+    assert_eq!(rules(&chains("source_prefix_ranges")), Vec::<&str>::new());
     // One zone for all is nobody's choice.
     let one = quickstart().replace("value: global }", "value: eu }");
     assert_eq!(rules(&bare(&[&one])), Vec::<&str>::new());
@@ -460,6 +482,74 @@ fn what_is_new_is_not_proved_wherever_it_stands() {
         let found = report.findings.iter().find(open).unwrap();
         assert!(!found.path.is_empty(), "place {number}: {found:?}");
     }
+}
+
+#[test]
+fn what_could_undo_the_decision_is_not_proved() {
+    let not_proved = |change: &dyn Fn(&mut Json), rule| {
+        expect(&changed(change), Verdict::NotProved, rule);
+    };
+    for header in ["X-Warmpath-Cluster", "x-gateway-destination-endpoint"] {
+        let claims = json!([{"header_name": header, "claim_name": "x"}]);
+        not_proved(
+            &|config| {
+                let kind = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
+                let fields = json!({"providers": {"p": {"claim_to_headers": claims}}});
+                let filters = manager(config)["http_filters"].as_array_mut().unwrap();
+                filters.insert(filters.len() - 1, typed("jwt", kind, fields));
+            },
+            "internal-header",
+        );
+        not_proved(
+            &|config| {
+                let host = &mut manager(config)["route_config"]["virtual_hosts"][0];
+                host["request_headers_to_add"] = json!([{"header": {"key": header, "value": "x"}}]);
+            },
+            "internal-header",
+        );
+    }
+    not_proved(
+        &|config| {
+            let set = json!({"on_new_connection": [{"object_key": "envoy.tcp_proxy.cluster",
+                "format_string": {"text_format_source": {"inline_string": "x"}}}]});
+            let kind = "envoy.extensions.filters.network.set_filter_state.v3.Config";
+            let filters = listener(config)["filter_chains"][0]["filters"].as_array_mut().unwrap();
+            filters.insert(0, typed("sfs", kind, set));
+        },
+        "filter-state",
+    );
+    not_proved(
+        &|config| {
+            let kind = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+            let keys = json!({"common_tls_context": {"key_log": {"path": "/tmp/keys"}}});
+            config["static_resources"]["clusters"][0]["transport_socket"] =
+                typed("tls", kind, keys);
+        },
+        "key-log",
+    );
+    not_proved(
+        &|config| {
+            let address =
+                json!({"address": {"socket_address": {"address": "10.9.9.9", "port_value": 1}}});
+            push(
+                &mut config["stats_sinks"],
+                typed("x", "envoy.config.metrics.v3.StatsdSink", address),
+            );
+        },
+        "side-service",
+    );
+    not_proved(
+        &|config| {
+            let host = &mut config["static_resources"]["clusters"][0]["load_assignment"]["endpoints"]
+                [0]["lb_endpoints"][0]["endpoint"]["address"]["socket_address"];
+            host["network_namespace_filepath"] = json!("/run/netns/x");
+        },
+        "unproven",
+    );
+    not_proved(
+        &|config| config["dynamic_resources"] = json!({"lds_resources_locator": "x"}),
+        "dynamic",
+    );
 }
 
 #[test]
