@@ -24,6 +24,7 @@ use self::prompt::Asked;
 use self::state::State;
 use self::table::{Row, rows};
 use crate::check;
+use crate::output;
 use crate::status::table as columns;
 
 #[derive(clap::Args)]
@@ -85,9 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = Asked::read(&state, &policy, args.path.as_deref(), &body, now)?;
     let report = Report::new(&policy, &state, args.zone.as_deref(), &asked);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report.json())?);
+        output::line(serde_json::to_string_pretty(&report.json())?)?;
     } else {
-        print!("{}", report.text());
+        output::print(report.text())?;
     }
     Ok(if report.refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

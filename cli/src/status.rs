@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::http;
+use crate::output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -47,17 +48,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "envoy": envoy.as_ref().ok(),
             "envoy_error": envoy.as_ref().err().map(|error| format!("{error:#}")),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        output::line(serde_json::to_string_pretty(&value)?)?;
     } else {
-        match &relay {
-            Ok((_, status)) => print!("relay {}: {}", args.relay, status.text()),
-            Err(error) => println!("relay: {error:#}"),
-        }
-        println!();
-        match &envoy {
-            Ok(stats) => print!("envoy {}: {}", args.envoy, stats.text()),
-            Err(error) => println!("envoy: {error:#}"),
-        }
+        let relay = match &relay {
+            Ok((_, status)) => format!("relay {}: {}", args.relay, status.text()),
+            Err(error) => format!("relay: {error:#}\n"),
+        };
+        let envoy = match &envoy {
+            Ok(stats) => format!("envoy {}: {}", args.envoy, stats.text()),
+            Err(error) => format!("envoy: {error:#}\n"),
+        };
+        output::print(format_args!("{relay}\n{envoy}"))?;
     }
     Ok(if relay.is_ok() && envoy.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -46,6 +46,7 @@ use self::publisher::{Config, Publisher};
 use self::rank::Rank;
 use self::timing::Timing;
 use self::tokens::Tokenizer;
+use crate::output;
 
 /// How long a stop waits for running requests.
 const GRACE: Duration = Duration::from_secs(5);
@@ -85,7 +86,7 @@ async fn serve(args: &Options) -> anyhow::Result<()> {
     });
     let server = tokio::spawn(server.into_future());
     wait_for_signal().await?;
-    eprintln!("warmpath engine: stopping");
+    output::tell("warmpath engine: stopping");
     stop.send_replace(());
     tokio::select! {
         _ = tokio::time::timeout(GRACE, server) => {}
@@ -185,7 +186,7 @@ fn source(args: &Options, publisher: &Publisher) -> serde_json::Value {
 }
 
 fn announce(args: &Options, app: &App) {
-    eprintln!(
+    output::tell(format_args!(
         "warmpath engine: SIMULATED engine, no model is run; answers are filler text\n\
          warmpath engine: http://{} serves {} (vLLM {} protocols), {} blocks of {} tokens",
         app.address,
@@ -193,10 +194,12 @@ fn announce(args: &Options, app: &App) {
         app.version,
         args.num_gpu_blocks_override,
         args.block_size,
-    );
+    ));
     for (rank, source) in app.event_sources.as_object().into_iter().flatten() {
         let at = |key: &str| source.get(key).and_then(|value| value.as_str()).unwrap_or("off");
         let (events, replay) = (at("endpoint"), at("replay_endpoint"));
-        eprintln!("warmpath engine: rank {rank}: KV events at {events}, replay at {replay}");
+        output::tell(format_args!(
+            "warmpath engine: rank {rank}: KV events at {events}, replay at {replay}"
+        ));
     }
 }
