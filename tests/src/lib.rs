@@ -15,6 +15,6 @@ mod tools;
 pub use client::{Answer, Client, host};
 pub use ports::Ports;
 pub use process::Process;
-pub use stack::{ENGINES, EngineSpec, Options, Stack, eventually};
+pub use stack::{ENGINES, EngineSpec, Options, Serves, Stack, eventually};
 pub use text::system_prompt;
 pub use tools::{Tools, repository, shared};

@@ -26,6 +26,23 @@ pub const ENGINES: [EngineSpec; 4] = [
     EngineSpec { region: "us-east" },
 ];
 
+/// The names under which an engine serves its model.
+#[derive(Clone, Debug, Default)]
+pub struct Serves {
+    /// The model's; the first is what it calls itself.
+    pub names: Vec<String>,
+    /// Adapters' on it.
+    pub adapters: Vec<String>,
+}
+
+impl Serves {
+    /// These names.
+    pub fn new(names: &[&str], adapters: &[&str]) -> Self {
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self { names: owned(names), adapters: owned(adapters) }
+    }
+}
+
 /// What a stack is made of.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -37,8 +54,12 @@ pub struct Options {
     pub model: PathBuf,
     /// Flags for every engine.
     pub engine_flags: Vec<String>,
+    /// What each engine serves, in the order of their ports. All run the same model.
+    pub serves: [Serves; ENGINES.len()],
     /// The relay's configuration instead of the quick start's.
     pub relay_config: Option<String>,
+    /// Envoy's configuration instead of the quick start's.
+    pub envoy_config: Option<String>,
     /// Changes to the relay's configuration: text to be found, and what takes its place.
     pub relay_edits: Vec<(String, String)>,
     /// The same for Envoy's.
@@ -47,6 +68,8 @@ pub struct Options {
     pub ready_headers: Vec<(String, String)>,
     /// Engines to start; without, something else answers on their ports.
     pub engines: bool,
+    /// The relay to start; without, Envoy never hears of one until [`Stack::start_relay`].
+    pub relay: bool,
     /// Set from elsewhere to give up starting.
     pub stop: Arc<AtomicBool>,
 }
@@ -62,11 +85,14 @@ impl Options {
             ports: Ports::free()?,
             model: repository().join("tests/fixtures/models/demo"),
             engine_flags: Vec::new(),
+            serves: std::array::from_fn(|_| Serves::new(&["demo"], &[])),
             relay_config: None,
+            envoy_config: None,
             relay_edits: Vec::new(),
             envoy_edits: Vec::new(),
             ready_headers: Vec::new(),
             engines: true,
+            relay: true,
             stop: Arc::default(),
         })
     }
@@ -83,7 +109,7 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts everything and waits until Envoy holds the relay's snapshot.
+    /// Starts everything and waits until Envoy holds the relay's snapshot, if there is a relay.
     ///
     /// # Errors
     /// A part ended or did not get ready; its output is in the error.
@@ -97,9 +123,13 @@ impl Stack {
                 stack.start_engine(engine)?;
             }
         }
-        stack.start_relay()?;
+        if stack.options.relay {
+            stack.start_relay()?;
+        }
         stack.start_envoy()?;
-        stack.wait_fresh()?;
+        if stack.options.relay {
+            stack.wait_fresh()?;
+        }
         Ok(stack)
     }
 
@@ -130,12 +160,16 @@ impl Stack {
     /// It ended, or did not serve in time.
     pub fn start_engine(&mut self, engine: usize) -> anyhow::Result<()> {
         let spec = ENGINES.get(engine).context("no such engine")?;
+        let serves = self.options.serves.get(engine).context("no such engine")?;
         let [http, events, replay] = self.options.ports.engine(engine as u16);
         let mut command = Command::new(&self.options.tools.warmpath);
         command
             .arg("engine")
             .args(["--model".as_ref(), self.options.model.as_os_str()])
-            .args(["--served-model-name", "demo", "--host", "127.0.0.1"])
+            .arg("--served-model-name")
+            .args(&serves.names)
+            .args(serves.adapters.iter().flat_map(|adapter| ["--lora", adapter.as_str()]))
+            .args(["--host", "127.0.0.1"])
             .args(["--port", &http.to_string(), "--region", spec.region])
             .args(["--kv-events-endpoint", &format!("tcp://*:{events}")])
             .args(["--kv-events-replay-endpoint", &format!("tcp://*:{replay}")])
@@ -320,9 +354,14 @@ impl Stack {
 
     /// Puts one of the quick start's files into the stack's folder, ports and paths changed.
     fn write(&self, name: &str, edits: &[(String, String)]) -> anyhow::Result<PathBuf> {
-        let text = match &self.options.relay_config {
-            Some(text) if name.ends_with(".relay.yaml") => text.clone(),
-            _ => std::fs::read_to_string(repository().join("envoy").join(name))?,
+        let instead = if name.ends_with(".relay.yaml") {
+            &self.options.relay_config
+        } else {
+            &self.options.envoy_config
+        };
+        let text = match instead {
+            Some(text) => text.clone(),
+            None => std::fs::read_to_string(repository().join("envoy").join(name))?,
         };
         let mut text = self.options.ports.apply(&text);
         let model = self.options.model.canonicalize()?;

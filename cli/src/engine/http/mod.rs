@@ -1,5 +1,6 @@
 //! The HTTP side: vLLM's OpenAI server, as far as routers and their tests use it.
 
+mod audio;
 mod error;
 mod generate;
 mod plan;
@@ -85,6 +86,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
+        .route("/v1/audio/transcriptions", post(audio::transcriptions))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { StatusCode::OK }))
         .route("/ping", get(|| async { StatusCode::OK }).post(|| async { StatusCode::OK }))

@@ -333,6 +333,35 @@ async fn what_cant_be_served_is_refused_in_vllms_shape() {
 }
 
 #[tokio::test]
+async fn a_transcription_goes_by_the_forms_model() {
+    let engine = Engine::new(&["--lora", "lora-a"]).await;
+    let file = "Content-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF";
+    let model = |name: &str| format!("Content-Disposition: form-data; name=model\r\n\r\n{name}");
+    for (parts, status) in [
+        (vec![file.to_owned()], 200),
+        (vec![model("tiny"), file.to_owned()], 200),
+        (vec![file.to_owned(), model("lora-a")], 200),
+        (vec![model("other"), model("tiny"), file.to_owned()], 200),
+        (vec![file.to_owned(), model("other")], 404),
+        (vec![model("tiny")], 400),
+    ] {
+        let body = format!("--B\r\n{}\r\n--B--\r\n", parts.join("\r\n--B\r\n"));
+        let request = Request::post("/v1/audio/transcriptions")
+            .header("content-type", "multipart/form-data; boundary=B")
+            .body(Body::from(body));
+        let answer = engine.send(request.unwrap()).await;
+        assert_eq!(answer.status.as_u16(), status, "{parts:?}");
+        if status == 200 {
+            let text = answer.json()["text"].as_str().unwrap().to_owned();
+            assert!(text.starts_with("This is a simulated answer"), "{text}");
+            assert_eq!(answer.json()["usage"], json!({"type": "duration", "seconds": 1}));
+        }
+    }
+    let json = engine.post("/v1/audio/transcriptions", &json!({"model": "tiny"})).await;
+    assert_eq!(json.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn the_other_endpoints() {
     let engine = Engine::new(&[]).await;
     assert_eq!(engine.get("/health").await.status, StatusCode::OK);

@@ -43,6 +43,20 @@ pub(super) enum Prompts {
     IdLists(Vec<Vec<u32>>),
 }
 
+/// The answer to an audio file.
+#[derive(Debug, Serialize)]
+pub(super) struct Transcription {
+    pub(super) text: String,
+    pub(super) usage: TranscriptionUsage,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct TranscriptionUsage {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) seconds: usize,
+}
+
 /// What both APIs' answers begin with.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Head {
