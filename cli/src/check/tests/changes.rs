@@ -155,8 +155,8 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     (
         "compressed-bodies",
         &[(
-            "decompressor.v3.Decompressor,",
-            "decompressor.v3.Decompressor, request_direction_config: { common_config: { enabled: { default_value: false, runtime_key: x } } },",
+            "response_direction_config: &pass",
+            "request_direction_config: { common_config: { enabled: { default_value: false, runtime_key: x } } }\n                      response_direction_config: &pass",
         )],
     ),
     ("retry", &[("retriable_status_codes: [503, 429]", "retriable_status_codes: [429]")]),
