@@ -8,6 +8,7 @@ use std::hint::black_box;
 
 use anyhow::Context;
 use fastrand::Rng;
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
@@ -15,6 +16,7 @@ use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted,
 use warmpath_routing::prompt::{
     Api, Beginnings, Model, ModelFiles, Prompter, Reach, Request, preprocess,
 };
+use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use warmpath_tests::repository;
 
@@ -237,6 +239,7 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        adapters: None,
     };
     let mut rng = Rng::with_seed(3);
     let world = World {
@@ -248,8 +251,8 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
     };
     Ok(Box::new(move || {
         let ask = Ask {
-            zone: Some("global"),
-            model: Some("demo"),
+            zone: Claim::Zone("global"),
+            model: Wants::Model { name: "demo", adapter: "" },
             keys: black_box(&asked),
             prompt_tokens: asked.len() as u32 * 16 + 5,
             affinity: 0,

@@ -14,14 +14,17 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
+use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, decide};
 use warmpath_routing::policy::Policy;
+use warmpath_routing::residency::Claim;
 use warmpath_routing::view::Medium;
 
 use self::prompt::Asked;
 use self::state::State;
 use self::table::{Row, rows};
 use crate::check;
+use crate::output;
 use crate::status::table as columns;
 
 #[derive(clap::Args)]
@@ -71,7 +74,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("{} has {} policies; give the one alone", args.config.display(), policies.len());
     }
     let policy = policies.pop().context("there is no policy")?;
-    let state = State::read(&args.state, args.relay.as_deref())?;
+    let mut state = State::read(&args.state, args.relay.as_deref())?;
+    state.file(&policy);
     let body = crate::prompt::read_body(&args.request)?;
     let now = match args.now {
         Some(now) => now,
@@ -82,9 +86,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let asked = Asked::read(&state, &policy, args.path.as_deref(), &body, now)?;
     let report = Report::new(&policy, &state, args.zone.as_deref(), &asked);
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&report.json())?);
+        output::line(serde_json::to_string_pretty(&report.json())?)?;
     } else {
-        print!("{}", report.text());
+        output::print(report.text())?;
     }
     Ok(if report.refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -99,9 +103,11 @@ struct Report {
 
 impl Report {
     fn new(policy: &Policy, state: &State, zone: Option<&str>, asked: &Asked) -> Self {
+        let told = state.models.iter().map(|(model, _)| model);
+        let wants = resolve(policy, told, &asked.requested).wants;
         let ask = Ask {
-            zone,
-            model: asked.model.as_deref(),
+            zone: zone.map_or(Claim::Silent, Claim::Zone),
+            model: wants,
             keys: &asked.keys,
             prompt_tokens: asked.prompt_tokens,
             affinity: asked.affinity,
@@ -143,7 +149,14 @@ impl Report {
                 decision.push(("ring_key", format!("{:032x}", route.ring_key).into()));
             }
         }
-        decision.push(("model", asked.model.clone().into()));
+        let (model, adapter) = match wants {
+            Wants::Model { name, adapter } => (Some(name), Some(adapter)),
+            Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => (None, None),
+        };
+        decision.push(("model", model.into()));
+        if let Some(adapter) = adapter.filter(|adapter| !adapter.is_empty()) {
+            decision.push(("adapter", adapter.into()));
+        }
         decision.push(("fresh", state.world.fresh.into()));
         if let Some(note) = &asked.note {
             decision.push(("note", note.clone().into()));

@@ -1,11 +1,14 @@
 //! `warmpath`: the relay, and the tools for those who run it.
 #![forbid(unsafe_code)]
+// They panic behind a pipe that is closed: see `output`.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod check;
 mod engine;
 mod events;
 mod explain;
 mod http;
+mod output;
 mod prompt;
 mod relay;
 mod simulate;
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Relay(args) => relay::run(args),
         Command::Prompt(args) => prompt::run(&args),
-        Command::Check(args) => Ok(check::run(&args)),
+        Command::Check(args) => check::run(&args),
         Command::Events(args) => events::run(args),
         Command::Explain(args) => explain::run(&args),
         Command::Status(args) => status::run(&args),
@@ -56,7 +59,7 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("warmpath: {error:#}");
+            output::tell(format_args!("warmpath: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::output;
 use anyhow::Context;
 use clap::ValueEnum;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = read_body(&args.request)?;
     let report = Report::new(args, &body)?;
     let text = if args.json { report.json()? } else { report.text() };
-    print!("{text}");
+    output::print(text)?;
     Ok(ExitCode::SUCCESS)
 }
 

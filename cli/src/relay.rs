@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::output;
 use anyhow::Context as _;
 use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,6 +48,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would tell of them by `eprintln!`, which panics where nobody reads standard error.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     match log_format {
         LogFormat::Text => log.init(),
@@ -78,7 +81,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => {
             if check {
-                println!("{}: ok", path.display());
+                output::line(format_args!("{}: ok", path.display()))?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -88,7 +91,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn refuse(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("warmpath relay: {error}");
+    output::tell(format_args!("warmpath relay: {error}"));
     ExitCode::from(BAD_CONFIGURATION)
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::http;
+use crate::output;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -47,17 +48,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             "envoy": envoy.as_ref().ok(),
             "envoy_error": envoy.as_ref().err().map(|error| format!("{error:#}")),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        output::line(serde_json::to_string_pretty(&value)?)?;
     } else {
-        match &relay {
-            Ok((_, status)) => print!("relay {}: {}", args.relay, status.text()),
-            Err(error) => println!("relay: {error:#}"),
-        }
-        println!();
-        match &envoy {
-            Ok(stats) => print!("envoy {}: {}", args.envoy, stats.text()),
-            Err(error) => println!("envoy: {error:#}"),
-        }
+        let relay = match &relay {
+            Ok((_, status)) => format!("relay {}: {}", args.relay, status.text()),
+            Err(error) => format!("relay: {error:#}\n"),
+        };
+        let envoy = match &envoy {
+            Ok(stats) => format!("envoy {}: {}", args.envoy, stats.text()),
+            Err(error) => format!("envoy: {error:#}\n"),
+        };
+        output::print(format_args!("{relay}\n{envoy}"))?;
     }
     Ok(if relay.is_ok() && envoy.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -69,6 +70,47 @@ struct Relay {
     #[serde(default)]
     streams_too_slow: u64,
     replicas: Vec<Replica>,
+    #[serde(default)]
+    pool_mismatches: Vec<PoolMismatch>,
+}
+
+/// A pool whose replicas get no requests from some gateways.
+#[derive(Clone, Debug, Deserialize)]
+struct PoolMismatch {
+    pool: String,
+    model: String,
+    problem: String,
+    #[serde(default)]
+    policy_models: Vec<String>,
+    gateways: u64,
+    #[serde(default)]
+    nodes: Vec<String>,
+}
+
+impl PoolMismatch {
+    fn text(&self) -> String {
+        let what = match self.problem.as_str() {
+            "not_in_policy" => "not in the gateway's policy".to_owned(),
+            "other_model" => format!(
+                "its replicas serve model {}, the gateway's policy says {}",
+                self.model,
+                quoted(&self.policy_models)
+            ),
+            // A newer relay's.
+            other => other.to_owned(),
+        };
+        let mut whose = format!("gateways: {}", self.gateways);
+        let nodes: Vec<_> = self.nodes.iter().filter(|node| !node.is_empty()).collect();
+        if !nodes.is_empty() {
+            let _ = write!(whose, ", {}", quoted(nodes));
+        }
+        format!("pool {}: {what}; no requests come from there ({whose})", self.pool)
+    }
+}
+
+/// What gateways say of themselves, so that nothing in it reaches a terminal as it is.
+fn quoted<'a>(texts: impl IntoIterator<Item = &'a String>) -> String {
+    texts.into_iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ")
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -126,6 +168,9 @@ impl Relay {
         text.push_str(&table(&rows));
         if self.streams == 0 {
             text.push_str("  No Envoy follows this relay: filters route by the ring.\n");
+        }
+        for mismatch in &self.pool_mismatches {
+            let _ = writeln!(text, "  {}", mismatch.text());
         }
         for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
             let _ = writeln!(
@@ -278,6 +323,29 @@ mod tests {
         assert!(text.contains("25 %"), "{text}");
         assert!(text.contains("No Envoy follows this relay"), "{text}");
         assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
+    }
+
+    #[test]
+    fn pools_that_a_policy_cannot_use_are_named() {
+        let status: Relay = serde_json::from_value(json!({
+            "streams": 1, "replicas": [],
+            "pool_mismatches": [
+                {"pool": "demo-eu-wset", "model": "demo", "problem": "not_in_policy",
+                 "policy_models": [], "gateways": 2, "nodes": ["", "edge-1"]},
+                {"pool": "llama-eu", "model": "llama3", "problem": "other_model",
+                 "policy_models": ["llama"], "gateways": 1, "nodes": [""]}
+            ]
+        }))
+        .unwrap();
+        let text = status.text();
+        for line in [
+            "  pool demo-eu-wset: not in the gateway's policy; no requests come from there \
+             (gateways: 2, \"edge-1\")\n",
+            "  pool llama-eu: its replicas serve model llama3, the gateway's policy says \"llama\"; no \
+             requests come from there (gateways: 1)\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[tokio::test]

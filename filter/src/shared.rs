@@ -3,6 +3,10 @@
 //! Keys can't be removed there, so all of them come from a fixed set, and a reused one is told
 //! apart by what its value says (generations, ids).
 
+use std::collections::BTreeMap;
+
+use prost::Message;
+use warmpath_proto::v1;
 use warmpath_routing::ledger::Board;
 use warmpath_routing::prefix_map::Store;
 
@@ -18,6 +22,21 @@ pub const LOADS: &[u8] = b"wp/l";
 pub const MODELS: &[u8] = b"wp/m";
 /// [`Artefacts`].
 pub const ARTEFACTS: &[u8] = b"wp/x";
+/// `warmpath_routing::poison::Table`; the number is its format's.
+pub const POISON: &[u8] = b"wp/p1";
+
+/// `warmpath.sidestream.v1.Pools`: those of all routers' policies, for the relay. What a policy no
+/// longer has stays until Envoy restarts.
+pub const POOLS: &[u8] = b"wp/p";
+/// Most bytes of that.
+pub const POOLS_BYTES: usize = 64 << 10;
+/// Most pools in it.
+const MOST_POOLS: usize = 4096;
+/// How often their merge is tried while other routers write, too.
+const POOLS_TRIES: usize = 16;
+/// A version that no value has, as Envoy counts them up from 1: what is written in its place is
+/// written only where nothing is there.
+const ABSENT: u32 = u32::MAX;
 
 /// Most artefacts that lie in shared data at a time.
 pub const ARTEFACT_PLACES: u32 = 16;
@@ -118,6 +137,52 @@ impl Data for Envoy {
     }
 }
 
+/// Adds the pools (name and model) of a router's policy to those that are there. Routers of several
+/// listeners do so, on every worker: nothing is written where nothing changes. Beyond the bounds
+/// pools are left out, and the value says that it is incomplete. What other writers come between
+/// 16 times is given up, for the caller to try again.
+///
+/// # Errors
+/// The host's.
+pub fn merge_pools(data: &mut impl Data, pools: &[(&str, &str)]) -> Result<(), HostError> {
+    for _ in 0..POOLS_TRIES {
+        let (before, version) = data.get_versioned(POOLS)?.unwrap_or((Vec::new(), ABSENT));
+        let after = merged(&before, pools);
+        if after == before || data.set_if(POOLS, &after, version)? {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn merged(before: &[u8], pools: &[(&str, &str)]) -> Vec<u8> {
+    // Nothing that was written here is larger.
+    let before = Some(before).filter(|before| before.len() <= POOLS_BYTES).unwrap_or_default();
+    let v1::Pools { pools: there, mut incomplete } = v1::Pools::decode(before).unwrap_or_default();
+    let mut all: BTreeMap<String, v1::PolicyPool> =
+        there.into_iter().map(|pool| (pool.name.clone(), pool)).collect();
+    // With its tag and its length.
+    let row = |pool: &v1::PolicyPool| {
+        let bytes = pool.encoded_len();
+        1 + prost::length_delimiter_len(bytes) + bytes
+    };
+    let flag = v1::Pools { pools: Vec::new(), incomplete: true }.encoded_len();
+    let mut bytes = flag + all.values().map(row).sum::<usize>();
+    for &(name, model) in pools {
+        if let Some(old) = all.remove(name) {
+            bytes -= row(&old);
+        }
+        let pool = v1::PolicyPool { name: name.to_owned(), model: model.to_owned() };
+        if all.len() < MOST_POOLS && bytes + row(&pool) <= POOLS_BYTES {
+            bytes += row(&pool);
+            all.insert(name.to_owned(), pool);
+        } else {
+            incomplete = true;
+        }
+    }
+    v1::Pools { pools: all.into_values().collect(), incomplete }.encode_to_vec()
+}
+
 /// The workers' ledgers in it.
 #[derive(Debug)]
 pub struct Ledgers<'a, D>(pub &'a mut D);
@@ -171,7 +236,7 @@ impl<D: Data> Data for &mut D {
 /// Shared data for tests.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(pub(crate) std::collections::BTreeMap<Vec<u8>, Vec<u8>>);
+pub(crate) struct Memory(pub(crate) BTreeMap<Vec<u8>, Vec<u8>>);
 
 #[cfg(test)]
 impl Data for Memory {
@@ -203,5 +268,127 @@ mod tests {
         assert_eq!(&bucket_key(0x0001_23ef), b"wp/b000123ef");
         assert_eq!(&artefact_key(0x1a), b"wp/a1a");
         assert_eq!(&ledger_key(0xff), b"wp/wff");
+    }
+
+    /// Shared data as Envoy's, with another writer who comes between reading and writing so often.
+    #[derive(Default)]
+    struct Contended {
+        value: Option<(Vec<u8>, u32)>,
+        versions: u32,
+        others: std::cell::RefCell<Vec<Vec<(&'static str, &'static str)>>>,
+        writes: u32,
+    }
+
+    impl Contended {
+        fn put(&mut self, value: &[u8]) {
+            self.versions += 1;
+            self.writes += 1;
+            self.value = Some((value.to_vec(), self.versions));
+        }
+
+        fn pools(&self) -> Vec<(String, String)> {
+            let (value, _) = self.value.as_ref().unwrap();
+            let pools = v1::Pools::decode(value.as_slice()).unwrap().pools;
+            pools.into_iter().map(|pool| (pool.name, pool.model)).collect()
+        }
+    }
+
+    impl Data for Contended {
+        fn get(&self, _: &[u8]) -> Result<Option<Vec<u8>>, HostError> {
+            Ok(self.value.clone().map(|(value, _)| value))
+        }
+
+        fn set(&mut self, _: &[u8], value: &[u8]) -> Result<(), HostError> {
+            self.put(value);
+            Ok(())
+        }
+
+        fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
+            assert_eq!(key, POOLS);
+            Ok(self.value.clone())
+        }
+
+        fn set_if(&mut self, _: &[u8], value: &[u8], version: u32) -> Result<bool, HostError> {
+            let other = self.others.borrow_mut().pop();
+            if let Some(other) = other {
+                let before = self.value.clone().unwrap_or_default().0;
+                self.put(&merged(&before, &other));
+            }
+            // Where nothing is there Envoy takes any version.
+            if self.value.as_ref().is_some_and(|(_, is)| version != 0 && version != *is) {
+                return Ok(false);
+            }
+            self.put(value);
+            Ok(true)
+        }
+    }
+
+    fn named(pools: &[(&str, &str)]) -> Vec<(String, String)> {
+        pools.iter().map(|(name, model)| ((*name).to_owned(), (*model).to_owned())).collect()
+    }
+
+    #[test]
+    fn pools_of_all_routers_come_together() {
+        let mut data = Contended::default();
+        merge_pools(&mut data, &[("b", "m"), ("a", "m")]).unwrap();
+        merge_pools(&mut data, &[("c", "n"), ("a", "other")]).unwrap();
+        assert_eq!(data.pools(), named(&[("a", "other"), ("b", "m"), ("c", "n")]));
+        let writes = data.writes;
+        merge_pools(&mut data, &[("b", "m"), ("a", "other")]).unwrap();
+        merge_pools(&mut data, &[]).unwrap();
+        assert_eq!(data.writes, writes, "nothing changes, nothing is written");
+        data.put(b"\xff");
+        merge_pools(&mut data, &[("a", "m")]).unwrap();
+        assert_eq!(data.pools(), named(&[("a", "m")]), "what can't be read is no reason to stop");
+    }
+
+    #[test]
+    fn pools_of_two_that_write_at_once_are_both_there() {
+        let mut data = Contended::default();
+        data.others.get_mut().push(vec![("theirs", "m")]);
+        merge_pools(&mut data, &[("ours", "m")]).unwrap();
+        assert_eq!(data.pools(), named(&[("ours", "m"), ("theirs", "m")]), "also the first time");
+        data.others.get_mut().extend([vec![("d", "m")], vec![("c", "m")]]);
+        merge_pools(&mut data, &[("e", "m")]).unwrap();
+        let all = named(&[("c", "m"), ("d", "m"), ("e", "m"), ("ours", "m"), ("theirs", "m")]);
+        assert_eq!(data.pools(), all);
+        // One who is never let through ends.
+        let names = ["x", "y"].map(|name| vec![(name, "m")]);
+        data.others.get_mut().extend(names.iter().cycle().take(1000).cloned());
+        let values = [("x", "n"), ("y", "n")];
+        for _ in 0..3 {
+            merge_pools(&mut data, &values).unwrap();
+        }
+        assert!(data.others.get_mut().len() >= 1000 - 3 * POOLS_TRIES);
+    }
+
+    #[test]
+    fn too_many_pools_are_left_out_and_that_is_said() {
+        let all = |data: &Contended| {
+            let (value, _) = data.value.clone().unwrap();
+            assert!(value.len() <= POOLS_BYTES, "{}", value.len());
+            v1::Pools::decode(value.as_slice()).unwrap()
+        };
+        let names: Vec<String> = (0..=MOST_POOLS).map(|i| format!("{i:04}")).collect();
+        let pools: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "m")).collect();
+        let mut data = Contended::default();
+        merge_pools(&mut data, &pools[..MOST_POOLS]).unwrap();
+        assert_eq!((all(&data).pools.len(), all(&data).incomplete), (MOST_POOLS, false));
+        merge_pools(&mut data, &pools).unwrap();
+        assert_eq!((all(&data).pools.len(), all(&data).incomplete), (MOST_POOLS, true));
+        let writes = data.writes;
+        merge_pools(&mut data, &pools).unwrap();
+        assert_eq!(data.writes, writes);
+
+        let long = "l".repeat(1000);
+        let names: Vec<String> = (0..100).map(|i| format!("{i}{long}")).collect();
+        let pools: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "m")).collect();
+        let mut data = Contended::default();
+        merge_pools(&mut data, &pools).unwrap();
+        assert!(all(&data).incomplete && all(&data).pools.len() >= 60);
+        // A pool whose new model finds no place isn't told with the old one.
+        let huge = "h".repeat(POOLS_BYTES);
+        merge_pools(&mut data, &[(&names[0], &huge)]).unwrap();
+        assert!(all(&data).pools.iter().all(|pool| pool.name != names[0]));
     }
 }

@@ -18,7 +18,7 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::discovery::Sightings;
 use crate::message::{Message, Sender};
-use crate::state::{Holder, ReplicaSummary, StoreSummary, Summary};
+use crate::state::{Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary};
 
 /// Serves until `stop`.
 pub(crate) async fn serve(
@@ -189,6 +189,14 @@ fn render(summary: &Summary) -> String {
             let _ = writeln!(text, "{name}{{store=\"{label}\"}} {}", value(store));
         }
     }
+    let name = "warmpath_relay_pool_mismatches";
+    let help = "Gateways whose policy sends no requests to this pool's replicas, by the problem.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for PoolMismatch { pool, model, problem, gateways, .. } in &summary.pool_mismatches {
+        let (pool, model) = (escape(pool), escape(model));
+        let labels = format!("pool=\"{pool}\",model=\"{model}\",problem=\"{problem}\"");
+        let _ = writeln!(text, "{name}{{{labels}}} {gateways}");
+    }
     let name = "warmpath_relay_replica_tier_prefixes";
     let help = "Prefixes announced as held in a slower tier or in a faster one.";
     let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
@@ -203,6 +211,8 @@ fn render(summary: &Summary) -> String {
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
         gauge "wrong_model" "Whether the engine serves another model than it is said to." |r| f64::from(u8::from(r.wrong_model.is_some()));
+        gauge "adapters_known" "Whether it is known which LoRA adapters the engine has loaded." |r| f64::from(u8::from(r.adapters.is_some()));
+        gauge "adapters" "LoRA adapters that the engine is known to have loaded." |r| r.adapters.as_ref().map_or(0, Vec::len) as f64;
         gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;
         gauge "known_engine_blocks" "Engine blocks remembered: held, waiting, or kept for what follows them." |r| r.known_engine_blocks as f64;
         gauge "announced_prefixes" "Prefixes of 16 tokens each that are announced as held." |r| r.announced_prefixes as f64;

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::adapters::Adapters;
 use crate::config::Events;
 use crate::counters::Counters;
 use crate::index::{Limits, ModelScope, View};
@@ -36,6 +37,7 @@ pub(crate) struct Spec {
     pub(crate) draining: bool,
     pub(crate) store: Option<String>,
     pub(crate) weight: u16,
+    pub(crate) adapters: Option<Adapters>,
     pub(crate) events: Option<Events>,
     pub(crate) limits: Limits,
     pub(crate) polling: Polling,
@@ -74,6 +76,7 @@ impl Spec {
             silence: self.polling.silence,
             store: self.store.clone(),
             weight: self.weight,
+            adapters: self.adapters.clone(),
             view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
             counters: Arc::clone(counters),
         }
@@ -110,7 +113,7 @@ impl Fleet {
     }
 
     /// Makes the replicas those of `specs`. One that is told otherwise than before, but for its
-    /// draining and its weight, begins anew.
+    /// draining, its weight and its adapters, begins anew.
     pub(crate) async fn become_those(&mut self, specs: Vec<Spec>) {
         let mut wanted: HashMap<Name, Spec> = HashMap::new();
         for spec in specs {
@@ -120,7 +123,8 @@ impl Fleet {
             let spec = wanted.get(name);
             spec.is_some_and(|spec| {
                 let Spec { draining, weight, .. } = *spec;
-                *spec == Spec { draining, weight, ..member.spec.clone() }
+                let adapters = spec.adapters.clone();
+                *spec == Spec { draining, weight, adapters, ..member.spec.clone() }
             })
         };
         let leaving: Vec<Name> = self
@@ -144,8 +148,9 @@ impl Fleet {
             if let Some(member) = self.members.get_mut(&name) {
                 if member.spec != spec {
                     let (replica, draining, weight) = (member.id, spec.draining, spec.weight);
+                    let adapters = spec.adapters.clone();
                     member.spec = spec;
-                    let told = Message::Told { replica, draining, weight };
+                    let told = Message::Told { replica, draining, weight, adapters };
                     let _ = self.state.send(told).await;
                 }
                 continue;

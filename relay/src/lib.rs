@@ -1,6 +1,7 @@
 //! The relay: engines' KV events and load in, the side-stream to Envoy out.
 #![forbid(unsafe_code)]
 
+pub mod adapters;
 pub mod admin;
 pub mod artefact;
 pub mod config;
@@ -12,6 +13,7 @@ pub mod index;
 pub mod listing;
 pub mod load;
 pub mod message;
+pub mod policy_pools;
 mod replay;
 mod round_trip;
 pub mod rounds;

@@ -11,6 +11,9 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use warmpath_proto::v1;
 
+use crate::adapters::Adapters;
+use crate::config::Model;
+
 /// Bytes of an answer that are read.
 pub(crate) const MAX_ANSWER: usize = 1 << 20;
 /// Names of one engine, and of one model, that are taken, and the bytes of one.
@@ -26,6 +29,8 @@ pub struct Listing {
     roots: BTreeSet<String>,
     /// Names of LoRA adapters.
     pub adapters: BTreeSet<String>,
+    /// Nothing was left out.
+    whole: bool,
 }
 
 #[derive(Deserialize)]
@@ -46,7 +51,11 @@ impl Listing {
         let answer: Answer = serde_json::from_slice(bytes).ok()?;
         let mut listing = Self::default();
         let fits = |name: &String| !name.is_empty() && name.len() <= MAX_NAME;
-        for card in answer.data.into_iter().filter(|card| fits(&card.id)).take(MAX_NAMES) {
+        let cards = answer.data.len();
+        let fitting: Vec<_> =
+            answer.data.into_iter().filter(|card| fits(&card.id)).take(MAX_NAMES).collect();
+        listing.whole = fitting.len() == cards;
+        for card in fitting {
             if card.parent.is_some_and(|parent| !parent.is_empty()) {
                 listing.adapters.insert(card.id);
             } else {
@@ -68,11 +77,32 @@ impl Listing {
 pub(crate) struct Listings {
     /// By model, then by engine.
     all: Mutex<BTreeMap<String, BTreeMap<String, Listing>>>,
+    /// Adapters of each model by configuration.
+    adapters: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// Something changed.
     pub(crate) changed: Notify,
 }
 
 impl Listings {
+    /// What the configuration calls an adapter.
+    pub(crate) fn configure(&self, models: &[Model]) {
+        let of = |model: &Model| (model.name.clone(), model.adapters.iter().cloned().collect());
+        if let Ok(mut adapters) = self.adapters.lock() {
+            *adapters = models.iter().map(of).collect();
+        }
+    }
+
+    /// The adapters that an engine of this model has loaded, by its list: those with a parent, and
+    /// those without one that the configuration calls adapters. None where it isn't told whole.
+    pub(crate) fn loaded(&self, model: &str, listing: &Listing) -> Option<Adapters> {
+        let adapters = self.adapters.lock().ok()?;
+        let configured = adapters.get(model);
+        let without_parent =
+            listing.served.iter().filter(|name| configured.is_some_and(|of| of.contains(*name)));
+        let names = listing.adapters.iter().chain(without_parent).cloned();
+        listing.whole.then(|| names.collect())
+    }
+
     /// An engine's list, or none any more.
     pub(crate) fn put(&self, model: &str, engine: &str, listing: Option<Listing>) {
         let Ok(mut all) = self.all.lock() else { return };
@@ -154,6 +184,38 @@ mod tests {
         assert_eq!(Listing::parse(many.as_bytes()).unwrap().adapters.len(), MAX_NAMES);
         let long = serde_json::json!({"data": [{"id": "x".repeat(300)}]}).to_string();
         assert_eq!(Listing::parse(long.as_bytes()).unwrap(), Listing::default());
+    }
+
+    #[test]
+    fn what_an_engine_has_loaded_is_known_where_its_list_is_whole() {
+        let listings = Listings::default();
+        let loaded = |text: &str| {
+            let adapters = listings.loaded("demo", &Listing::parse(text.as_bytes()).unwrap());
+            adapters.map(|adapters| adapters.names().to_vec())
+        };
+        assert_eq!(loaded(VLLM), Some(names(&["sql"])));
+        assert_eq!(loaded(r#"{"data": [{"id": "demo"}]}"#), Some(names(&[])));
+        // Some list adapters without a parent.
+        let model = Model {
+            name: "demo".into(),
+            path: None,
+            version: "1".into(),
+            tokenizer_hash: None,
+            served_names: names(&["demo"]),
+            adapters: names(&["alias"]),
+            from_engine: true,
+        };
+        listings.configure(&[model]);
+        assert_eq!(loaded(VLLM), Some(names(&["alias", "sql"])));
+        let cards = |count: usize, id: &str| {
+            let cards: Vec<_> = (0..count)
+                .map(|i| serde_json::json!({"id": format!("{id}{i}"), "parent": "demo"}))
+                .collect();
+            serde_json::json!({ "data": cards }).to_string()
+        };
+        assert_eq!(loaded(&cards(MAX_NAMES, "a")).map(|names| names.len()), Some(MAX_NAMES));
+        assert_eq!(loaded(&cards(MAX_NAMES + 1, "a")), None);
+        assert_eq!(loaded(&cards(2, &"x".repeat(MAX_NAME))), None);
     }
 
     #[test]

@@ -242,8 +242,9 @@ impl Poller {
             served.join(", ")
         });
         let right = wrong.is_none();
-        let replica = self.replica;
-        self.state.send(Message::Serves { replica, wrong }).await.map_err(|_| Ended)?;
+        let adapters = listings.loaded(model, &listing).filter(|_| right);
+        let serves = Message::Serves { replica: self.replica, wrong, adapters };
+        self.state.send(serves).await.map_err(|_| Ended)?;
         let engine = self
             .rank
             .map_or_else(|| self.endpoint.clone(), |rank| format!("{}#{rank}", self.endpoint));

@@ -3,8 +3,10 @@
 use tokio::sync::{mpsc, oneshot};
 use warmpath_routing::fingerprint::Key;
 
+use crate::adapters::Adapters;
 use crate::events::Batch;
 use crate::load::Report;
+use crate::policy_pools::PolicyPools;
 use crate::state::{Holder, Known, Subscription, Summary};
 
 /// A replica's number, which no other gets in the relay's life.
@@ -24,17 +26,20 @@ pub enum Message {
     Settled { replica: ReplicaId },
     /// What polling its API gave.
     Report { replica: ReplicaId, report: Report },
-    /// Its engine serves the model that it is said to; or another, and which.
-    Serves { replica: ReplicaId, wrong: Option<String> },
+    /// Its engine serves the model that it is said to, and which adapters it has loaded, where its
+    /// answer tells them all; or another model, and which.
+    Serves { replica: ReplicaId, wrong: Option<String>, adapters: Option<Adapters> },
     /// A new side-stream; the answer is held back until all replicas settled.
     Subscribe { reply: oneshot::Sender<Subscription> },
+    /// A stream's gateway tells the pools of its policy.
+    Policy { stream: u64, node: String, pools: PolicyPools },
     /// A replica joins.
     Join { replica: ReplicaId, known: Box<Known> },
     /// A replica leaves for good.
     Leave { replica: ReplicaId },
-    /// The configuration says whether a replica takes nothing new, and what it can take beside
-    /// others.
-    Told { replica: ReplicaId, draining: bool, weight: u16 },
+    /// The configuration says whether a replica takes nothing new, what it can take beside others,
+    /// and which adapters it has.
+    Told { replica: ReplicaId, draining: bool, weight: u16, adapters: Option<Adapters> },
     /// A person says that the replicas of an endpoint take nothing new, or do again; the answer is
     /// how many there are.
     Drain { endpoint: String, rank: Option<u32>, drain: bool, reply: oneshot::Sender<usize> },

@@ -114,6 +114,7 @@ pub async fn run_reloading(
     let sightings = Sightings::default();
     let found = discovery::once(&config).await;
     let listings = Arc::new(Listings::default());
+    listings.configure(&config.models);
     let mut fleet = Fleet::new(sender.clone(), Arc::clone(&listings));
     let known = fleet.start(specs(&config, &scopes, &found)).await?;
     tasks.spawn(State::new(known).run(messages, stop.clone()));
@@ -240,6 +241,7 @@ impl Keeper {
         (self.config, self.scopes) = (config, scopes);
         // Models first: a replica's model is to be known when it comes.
         self.configured = Arc::new(new);
+        self.listings.configure(&self.config.models);
         self.tell_models();
         self.settle().await;
         info!(replicas, models = self.scopes.len(), "the configuration was loaded again");
@@ -275,6 +277,7 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             draining: replica.draining,
             store: replica.store.clone(),
             weight: replica.weight,
+            adapters: replica.adapters.clone(),
             events: replica.events.clone(),
             limits: config.limits,
             polling: config.polling,

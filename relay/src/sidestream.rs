@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status, Streaming};
@@ -19,6 +19,7 @@ use crate::artefact::Catalogue;
 use crate::config::Token;
 use crate::index::Changes;
 use crate::message::{Message, Sender};
+use crate::policy_pools::PolicyPools;
 use crate::state::Subscription;
 
 /// Bytes of one artefact chunk.
@@ -31,6 +32,11 @@ const BEAT_DUE: Duration = Duration::from_millis(450);
 const HELLO: Duration = Duration::from_secs(5);
 /// Time that one message may wait for the reader.
 const STALL: Duration = Duration::from_secs(10);
+/// Time after a policy's pools before anything else is read: a gateway looks once a second whether
+/// they changed.
+const POOLS_EVERY: Duration = Duration::from_millis(500);
+/// Characters of a node's name that are kept.
+const MAX_NODE: usize = 256;
 /// Messages between this task and the connection.
 const WINDOW: usize = 8;
 
@@ -125,14 +131,15 @@ impl Server {
 
     async fn serve_to_end(&self, stream: &mut Stream, up: &mut Streaming<Up>) -> Result<(), End> {
         let hello = hello(up).await?;
-        debug!(node = hello.node, artefacts = hello.artefacts.len(), "hello");
+        let node: String = hello.node.chars().take(MAX_NODE).collect();
+        debug!(node, artefacts = hello.artefacts.len(), "hello");
         let mut held: HashSet<Vec<u8>> = hello.artefacts.into_iter().collect();
         let mut catalogue = self.catalogue.clone();
         let now = Arc::clone(&catalogue.borrow_and_update());
         stream.models(&now, &mut held).await?;
         let (reply, answer) = oneshot::channel();
         self.state.send(Message::Subscribe { reply }).await.map_err(|_| End::relay_stops())?;
-        let Subscription { replicas, loads, blocks, mut deltas } =
+        let Subscription { stream: id, replicas, loads, blocks, mut deltas } =
             answer.await.map_err(|_| End {
                 reason: "too many streams, or the relay stops",
                 status: Some(Status::resource_exhausted("the relay takes no more streams")),
@@ -143,6 +150,7 @@ impl Server {
             stream.send(Body::Loads(loads)).await?;
             stream.snapshot(blocks).await?;
             let mut beat = tokio::time::interval(BEAT);
+            let mut hear_at = Instant::now();
             loop {
                 tokio::select! {
                     delta = deltas.next() => {
@@ -157,7 +165,14 @@ impl Server {
                         let now = Arc::clone(&catalogue.borrow_and_update());
                         stream.models(&now, &mut held).await?;
                     }
-                    message = up.message() => match message {
+                    message = next(up, hear_at) => match message {
+                        Ok(Some(Up { body: Some(up::Body::Pools(pools)) })) => {
+                            hear_at = Instant::now() + POOLS_EVERY;
+                            let (node, pools) = (node.clone(), PolicyPools::new(pools));
+                            let policy = Message::Policy { stream: id, node, pools };
+                            self.state.send(policy).await.map_err(|_| End::relay_stops())?;
+                        }
+                        // What a newer filter may say is none of this relay's business.
                         Ok(Some(_)) => {}
                         _ => return Err(End::gone()),
                     },
@@ -172,6 +187,11 @@ impl Server {
             }),
         }
     }
+}
+
+async fn next(up: &mut Streaming<Up>, from: Instant) -> Result<Option<Up>, Status> {
+    sleep_until(from).await;
+    up.message().await
 }
 
 async fn hello(up: &mut Streaming<Up>) -> Result<Hello, End> {

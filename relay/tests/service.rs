@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use warmpath_proto::v1::replica::State;
 use warmpath_proto::v1::side_stream_client::SideStreamClient;
-use warmpath_proto::v1::{Hello, Up, up};
+use warmpath_proto::v1::{Down, Hello, PolicyPool, Pools, Replica, Up, down, up};
 
 use common::relay::{
     Follower, Publisher, Relay, api, api_at, configuration, life, one_replica, retry,
@@ -44,10 +44,14 @@ async fn a_reload_adds_and_removes_without_touching_the_rest() {
     follower.until_keys(&expected[0]).await;
     let slot = follower.view.replicas[0].slot;
 
-    // A second replica, one more adapter, and the first one drains: its view stays.
+    // A second replica, one more adapter, which the first one has, and that one drains: its view
+    // stays.
     let more = yaml
         .replace("[lora-a]", "[lora-a, lora-b]")
-        .replace("model: demo, events", "model: demo, draining: true, weight: 2, events")
+        .replace(
+            "model: demo, events",
+            "model: demo, draining: true, weight: 2, adapters: [lora-b], events",
+        )
         .replace(
             "replicas:\n",
             &format!(
@@ -61,7 +65,9 @@ async fn a_reload_adds_and_removes_without_touching_the_rest() {
             let of_first = view.replicas.iter().find(|r| r.slot == slot);
             view.replicas.len() == 2
                 && view.replicas.iter().any(|r| r.pool == "us" && r.state() == State::Ready)
-                && of_first.is_some_and(|r| r.state() == State::Draining && r.weight == 200)
+                && of_first.is_some_and(|r| {
+                    r.state() == State::Draining && r.weight == 200 && r.adapters == ["lora-b"]
+                })
                 && view.models[0].adapters.len() == 2
         })
         .await;
@@ -286,6 +292,152 @@ async fn engines_say_which_model_and_adapters_they_serve() {
     *api.models.lock().unwrap() = listing("another", &[]);
     follower.until("taken out", |view| view.state() == State::Down).await;
     follower.until("its names, too", |view| view.models[0].adapters == ["lora-a"]).await;
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn an_adapter_is_known_where_it_is_loaded() {
+    let (first, second) = (api().await, api().await);
+    *first.models.lock().unwrap() = listing("demo", &[]);
+    *second.models.lock().unwrap() = listing("demo", &["lora-a"]);
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let ranks = [0, 1].map(|rank| {
+        format!("- {{ endpoint: \"{}\", rank: {rank}, pool: eu, model: demo }}\n", second.address)
+    });
+    let yaml = one_replica(first.address, "{}")
+        .replace("name: demo,", "name: demo, from_engine: true,")
+        .replace("interval_ms: 20,", "interval_ms: 20, models_ms: 20,")
+        .replace(", events: {}", "")
+        .replace("polling:", &format!("{}polling:", ranks.concat()));
+    let relay = Relay::with(&format!("admin: {admin}\n{yaml}")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    let rows = |view: &common::relay::View| -> Vec<(u32, Option<String>)> {
+        let row = |row: &Replica| (row.slot, row.adapters_known.then(|| row.adapters.join(" ")));
+        view.replicas.iter().map(row).collect()
+    };
+    let known = |adapters: [&str; 3]| {
+        let of = |(slot, names): (u32, &str)| (slot, Some(names.to_owned()));
+        let expected: Vec<_> = (0..).zip(adapters).map(of).collect();
+        move |view: &common::relay::View| rows(view) == expected
+    };
+    follower.until("each engine's", known(["", "lora-a", "lora-a"])).await;
+    let status: serde_json::Value =
+        serde_json::from_str(&ask(admin, "GET", "/status").await.1).unwrap();
+    assert_eq!(status["replicas"][0]["adapters"], serde_json::json!([]));
+    assert_eq!(status["replicas"][2]["adapters"], serde_json::json!(["lora-a"]));
+    let (_, metrics) = ask(admin, "GET", "/metrics").await;
+    for (name, value) in [("adapters_known", "1"), ("adapters", "1")] {
+        let series = format!("warmpath_relay_replica_{name}{{endpoint=\"{}\"", second.address);
+        let mut lines = metrics.lines().filter(|line| line.starts_with(&series));
+        assert!(lines.all(|line| line.ends_with(&format!(" {value}"))), "{metrics}");
+        assert!(metrics.contains(&series), "{name}");
+    }
+    // Loaded and unloaded at run time: told, under the same slots.
+    *first.models.lock().unwrap() = listing("demo", &["lora-a", "sql"]);
+    *second.models.lock().unwrap() = listing("demo", &["math"]);
+    follower.until("what changed", known(["lora-a sql", "math", "math"])).await;
+    // Nothing is known of one that is down.
+    first.serving.abort();
+    follower
+        .until("nothing of the first", |view| {
+            view.state() == State::Down && rows(view)[0] == (0, None)
+        })
+        .await;
+    assert_eq!(rows(&follower.view)[1].1.as_deref(), Some("math"));
+    relay.stop().await;
+}
+
+fn pools(pools: &[(&str, &str)]) -> Up {
+    let row = |(name, model): &(&str, &str)| PolicyPool {
+        name: (*name).to_owned(),
+        model: (*model).to_owned(),
+    };
+    let pools = pools.iter().map(row).collect();
+    Up { body: Some(up::Body::Pools(Pools { pools, incomplete: false })) }
+}
+
+#[tokio::test]
+async fn a_pool_that_the_gateways_policy_cannot_use_is_shown() {
+    let api = api().await;
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let yaml = one_replica(api.address, "{}").replace(", events: {}", "");
+    let relay = Relay::with(&format!("admin: {admin}\n{yaml}")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
+    let shown = async |gauge: Option<&str>| {
+        retry(async || {
+            let (_, metrics) = ask(admin, "GET", "/metrics").await;
+            let mut lines = metrics.lines();
+            let is = lines.find(|line| line.starts_with("warmpath_relay_pool_mismatches{"));
+            (is == gauge).then_some(())
+        })
+        .await;
+    };
+    for (policy, gauge) in [
+        (vec![("eu-wset", "demo")], Some("problem=\"not_in_policy\"")),
+        (vec![("eu", "demo2")], Some("problem=\"other_model\"")),
+        (vec![("eu", "demo"), ("us", "demo")], None),
+        (vec![], Some("problem=\"not_in_policy\"")),
+    ] {
+        follower.up.send(pools(&policy)).await.unwrap();
+        let gauge = gauge.map(|problem| {
+            format!("warmpath_relay_pool_mismatches{{pool=\"eu\",model=\"demo\",{problem}}} 1")
+        });
+        shown(gauge.as_deref()).await;
+    }
+    let status: serde_json::Value =
+        serde_json::from_str(&ask(admin, "GET", "/status").await.1).unwrap();
+    let expected = serde_json::json!([{
+        "pool": "eu", "model": "demo", "problem": "not_in_policy", "policy_models": [],
+        "gateways": 1, "nodes": ["test"]
+    }]);
+    assert_eq!(status["pool_mismatches"], expected);
+    // A replica that comes later, and a gateway that goes.
+    let later = yaml.replace("pool: eu,", "pool: us,");
+    relay.reload.send(configuration(&later)).await.unwrap();
+    let gauge =
+        "warmpath_relay_pool_mismatches{pool=\"us\",model=\"demo\",problem=\"not_in_policy\"} 1";
+    shown(Some(gauge)).await;
+    drop(follower);
+    shown(None).await;
+    relay.stop().await;
+}
+
+/// An Up of a time to come.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LaterUp {
+    #[prost(message, optional, tag = "1")]
+    hello: Option<Hello>,
+    #[prost(string, tag = "99")]
+    news: String,
+}
+
+#[tokio::test]
+async fn what_a_newer_filter_says_ends_no_stream() {
+    let api = api().await;
+    let yaml = one_replica(api.address, "{}").replace(", events: {}", "");
+    let relay = Relay::with(&yaml).await;
+    let endpoint = tonic::transport::Endpoint::new(format!("http://{}", relay.address)).unwrap();
+    let channel = retry(async || endpoint.connect().await.ok()).await;
+    let later = |hello, news: &str| LaterUp { hello, news: news.into() };
+    let ups = tokio_stream::iter([
+        later(Some(Hello::default()), ""),
+        later(None, "what no relay knows yet"),
+        later(None, ""),
+        later(None, "again"),
+    ]);
+    let ups = tokio_stream::StreamExt::chain(ups, tokio_stream::pending());
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<LaterUp, Down>::default();
+    let path = http::uri::PathAndQuery::from_static("/warmpath.sidestream.v1.SideStream/Follow");
+    let answer = client.streaming(tonic::Request::new(ups), path, codec).await.unwrap();
+    let mut stream = answer.into_inner();
+    let mut beats = 0;
+    while beats < 3 {
+        let down = stream.message().await.unwrap().expect("the stream goes on");
+        beats += u32::from(matches!(down.body, Some(down::Body::Beat(_))));
+    }
     relay.stop().await;
 }
 

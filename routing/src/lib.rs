@@ -4,6 +4,7 @@
 //! three can never disagree about what a prefix is called, who holds it or where a request goes.
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod cost;
 pub mod decision;
 pub mod drift;
@@ -12,10 +13,12 @@ pub mod health;
 pub mod learn;
 pub mod ledger;
 pub mod orca;
+pub mod poison;
 pub mod policy;
 pub mod prefix_map;
 pub mod prompt;
 pub mod recent;
+pub mod residency;
 pub mod ring;
 pub mod state;
 pub mod unique_keys;

@@ -21,6 +21,8 @@ pub struct Replica {
     pub weight: u16,
     /// Slower tiers of its KV cache that have slots of their own, the fastest first.
     pub tiers: Vec<Tier>,
+    /// The LoRA adapters that are loaded there; `None` where nothing tells.
+    pub adapters: Option<Vec<String>>,
 }
 
 /// A place of the KV cache behind the GPU. What it is said to hold includes what the replica's own
@@ -62,6 +64,12 @@ impl Replica {
     /// The weight of a plain replica.
     pub const PLAIN: u16 = 100;
 
+    /// Whether a request for the adapter (empty: none) can be served there, as far as is known.
+    pub fn has_adapter(&self, adapter: &str) -> bool {
+        let loaded = |all: &Vec<String>| all.iter().any(|loaded| loaded == adapter);
+        adapter.is_empty() || self.adapters.as_ref().is_none_or(loaded)
+    }
+
     /// Names the place that serves, whatever its cache's life: what is known of its health and of
     /// requests in flight outlives a restart of the engine and of the relay.
     pub fn name(&self) -> u64 {
@@ -80,6 +88,8 @@ pub enum ReplicaState {
     Draining,
     /// Does not answer.
     Down,
+    /// Is filed under a pool of another model, or under none of the policy's: never used.
+    Misfiled,
 }
 
 /// How busy a replica is.

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::residency::Claim;
+
 /// Where a request's zone is read, and what happens without one.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -52,13 +54,20 @@ pub trait Request {
     fn property(&self, path: &[String]) -> Option<String>;
 }
 
-/// A zone and where it was read.
+/// What was said of a zone, and where it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// What the source says, which may be no zone at all.
-    pub zone: String,
+    /// What the source says, which may be no zone at all; `None` where its value is mapped to none.
+    pub zone: Option<String>,
     /// The source, for the record: its kind and its place in the list, from 0.
     pub source: Cow<'static, str>,
+}
+
+impl Found {
+    /// What this says of the zone.
+    pub fn claim(&self) -> Claim<'_> {
+        self.zone.as_deref().map_or(Claim::Unmapped, Claim::Zone)
+    }
 }
 
 impl Default for ZoneSource {
@@ -72,10 +81,10 @@ impl ZoneSource {
     pub fn find(&self, request: &impl Request) -> Option<Found> {
         if self.from.is_empty() {
             let zone = request.header(&self.header)?;
-            return Some(Found { zone, source: "header".into() });
+            return Some(Found { zone: Some(zone), source: "header".into() });
         }
         self.from.iter().enumerate().find_map(|(at, source)| {
-            let zone = source.read(request)?;
+            let zone = source.read(request)?.0;
             Some(Found { zone, source: format!("{}.{at}", source.kind()).into() })
         })
     }
@@ -97,6 +106,9 @@ impl ZoneSource {
     }
 }
 
+/// What a source says; nothing that could name a zone, where it maps its value to none.
+struct Value(Option<String>);
+
 impl Source {
     fn kind(&self) -> &'static str {
         match self {
@@ -116,10 +128,10 @@ impl Source {
         }
     }
 
-    fn read(&self, request: &impl Request) -> Option<String> {
+    fn read(&self, request: &impl Request) -> Option<Value> {
         match self {
-            Self::Header(name) => request.header(name),
-            Self::Property(path) => request.property(path),
+            Self::Header(name) => request.header(name).map(|value| Value(Some(value))),
+            Self::Property(path) => request.property(path).map(|value| Value(Some(value))),
             Self::Host(zones) => {
                 let host = request.header(":authority")?.to_ascii_lowercase();
                 // A port is no part of the name; brackets keep IPv6's colons.
@@ -127,12 +139,12 @@ impl Source {
                     Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
                     _ => &host,
                 };
-                zones.get(name).cloned()
+                zones.get(name).map(|zone| Value(Some(zone.clone())))
             }
             Self::Mapped { of, zones } => {
                 // Something was said: what is not listed must be refused, not passed over.
-                let value = of.read(request)?;
-                Some(zones.get(&value).cloned().unwrap_or_default())
+                let Value(value) = of.read(request)?;
+                Some(Value(value.and_then(|value| zones.get(&value)).cloned()))
             }
         }
     }
@@ -160,7 +172,14 @@ mod tests {
         let source: ZoneSource = serde_json::from_value(config).unwrap();
         assert_eq!(source.void(), None);
         let found = source.find(&Told(told.iter().copied().collect()));
-        found.map_or("-".into(), |found| format!("{} by {}", found.zone, found.source))
+        found.map_or("-".into(), |found| {
+            let zone = match found.claim() {
+                Claim::Zone(zone) => zone,
+                Claim::Unmapped => "no zone",
+                Claim::Silent => unreachable!("what is found says something"),
+            };
+            format!("{zone} by {}", found.source)
+        })
     }
 
     #[test]
@@ -176,7 +195,7 @@ mod tests {
         for (told, expected) in [
             (vec![("metadata.zone", "a"), ("x-tenant", "bank")], "a by property.0"),
             (vec![("x-tenant", "bank"), ("x-zone", "b")], "eu by header.1"),
-            (vec![("x-tenant", "thief"), ("x-zone", "b")], " by header.1"),
+            (vec![("x-tenant", "thief"), ("x-zone", "b")], "no zone by header.1"),
             (vec![(":authority", "EU.example.com:8443"), ("x-zone", "b")], "eu by host.2"),
             (vec![(":authority", "other.example.com"), ("x-zone", "b")], "b by header.3"),
             (vec![], "-"),

@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::decision::{Ask, Outcome, Reason, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key, Scope};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
+use warmpath_routing::residency::Claim;
 use warmpath_routing::ring;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use wasm_bindgen_test::wasm_bindgen_test;
@@ -31,6 +33,7 @@ fn replica(slot: u16) -> Replica {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        adapters: None,
     }
 }
 
@@ -93,8 +96,8 @@ fn a_held_prefix_is_found_and_decides() {
         fresh: true,
     };
     let ask = Ask {
-        zone: Some("z"),
-        model: Some("m"),
+        zone: Claim::Zone("z"),
+        model: Wants::Model { name: "m", adapter: "" },
         keys: &keys,
         prompt_tokens: 8192,
         affinity: 0,

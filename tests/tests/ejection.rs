@@ -15,10 +15,6 @@ fn a_dead_replica_is_left_alone_without_a_relay() {
     options.envoy_edits = vec![
         ("interval: 1s\n          no_traffic".into(), "interval: 60s\n          no_traffic".into()),
         ("no_traffic_interval: 1s".into(), "no_traffic_interval: 60s".into()),
-        (
-            "consecutive_local_origin_failure: 3".into(),
-            "enforcing_consecutive_local_origin_failure: 0".into(),
-        ),
     ];
     let mut stack = Stack::start(options).unwrap();
     let stat = |stack: &Stack, name: &str| {

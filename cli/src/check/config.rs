@@ -45,7 +45,7 @@ impl Input {
         } else if has("resources") && all_assignments(&document) {
             let resources = document.get("resources").map(Node::items).unwrap_or_default();
             self.assignments.extend_from_slice(resources);
-        } else if has("replicas") && has("listen") {
+        } else if has("listen") && ["replicas", "discovery", "models"].into_iter().any(has) {
             self.relays.push(document);
         } else if document.to_json().is_null() {
             // Nothing stands between two `---`.
@@ -99,6 +99,13 @@ impl Input {
         self.bootstraps.push(bootstrap);
     }
 
+    /// Files whose findings an exceptions file beside this one can be about: this one, or where this
+    /// has Istio objects, all that have, for they make one gateway together.
+    pub(super) fn beside(&self, file: usize) -> Vec<usize> {
+        let istio = self.istio.files();
+        if istio.contains(&file) { istio.into_iter().collect() } else { vec![file] }
+    }
+
     /// Whole configurations of Envoy: each bootstrap, and one that the Istio objects make together.
     pub(super) fn envoys(&self, findings: &mut Findings) -> Vec<Node> {
         let mut envoys = self.bootstraps.clone();
@@ -118,7 +125,8 @@ pub(super) struct Envoy<'a> {
     pub(super) root: At<'a>,
     pub(super) clusters: BTreeMap<&'a str, At<'a>>,
     pub(super) managers: Vec<Manager<'a>>,
-    /// Network filters that are no HTTP connection manager.
+    /// Network filters that are no HTTP connection manager, and listener filters (UDP's proxy is
+    /// one).
     pub(super) others: Vec<At<'a>>,
     pub(super) input: &'a Input,
 }
@@ -137,6 +145,7 @@ impl<'a> Envoy<'a> {
         let clusters = clusters.into_iter().filter_map(|c| Some((c.text("name")?, c))).collect();
         let (mut managers, mut others) = (Vec::new(), Vec::new());
         for listener in root.items("static_resources.listeners") {
+            others.extend(listener.items("listener_filters"));
             let chains = listener.items("filter_chains").into_iter();
             for chain in chains.chain(listener.get("default_filter_chain")) {
                 for filter in chain.items("filters") {

@@ -21,14 +21,29 @@ pub(super) struct Host<'a> {
     pub(super) way: Vec<&'a str>,
 }
 
+/// A way that can't be followed.
+#[derive(Clone, Debug)]
+pub(super) struct Open<'a> {
+    pub(super) at: At<'a>,
+    pub(super) why: String,
+    /// Whether a client chooses where it leads.
+    pub(super) steered: bool,
+}
+
 /// All that a cluster leads to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach<'a> {
     pub(super) hosts: Vec<Host<'a>>,
-    /// What can't be followed, and why.
-    pub(super) open: Vec<(At<'a>, String)>,
+    /// What can't be followed.
+    pub(super) open: Vec<Open<'a>>,
     pub(super) through_aggregate: bool,
     seen: BTreeSet<&'a str>,
+}
+
+impl<'a> Reach<'a> {
+    fn open(&mut self, at: At<'a>, why: impl Into<String>) {
+        self.open.push(Open { at, why: why.into(), steered: false });
+    }
 }
 
 impl<'a> Envoy<'a> {
@@ -49,23 +64,26 @@ impl<'a> Envoy<'a> {
         way.push(name);
         for kind in cluster.find_all(&["@type"]) {
             if kind.node.text().is_some_and(|kind| kind.ends_with("Http11ProxyUpstreamTransport")) {
-                reach.open.push((kind, "its connections go through an HTTP proxy".into()));
+                reach.open(kind, "its connections go through an HTTP proxy");
             }
         }
-        let custom = cluster.text("cluster_type.name");
-        match custom.or(cluster.text("type")).unwrap_or("STATIC") {
+        match discovery(cluster) {
             "STATIC"
             | "STRICT_DNS"
             | "LOGICAL_DNS"
             | "envoy.cluster.static"
             | "envoy.cluster.strict_dns"
             | "envoy.cluster.logical_dns"
+            | "envoy.clusters.static"
+            | "envoy.clusters.strict_dns"
+            | "envoy.clusters.logical_dns"
+            | "envoy.extensions.clusters.dns.v3.DnsCluster"
             | "envoy.clusters.dns" => {
                 if let Some(assignment) = cluster.get("load_assignment") {
                     assigned(&assignment, way, base, reach);
                 }
             }
-            "EDS" | "envoy.cluster.eds" => {
+            "EDS" | "envoy.cluster.eds" | "envoy.clusters.eds" => {
                 let service = cluster.text("eds_cluster_config.service_name").unwrap_or(name);
                 let of =
                     |node: &&Node| node.get("cluster_name").and_then(Node::text) == Some(service);
@@ -73,15 +91,24 @@ impl<'a> Envoy<'a> {
                 if found.peek().is_none() {
                     let why = "its endpoints come by EDS; give their ClusterLoadAssignment as a \
                                file of its own, too";
-                    reach.open.push((cluster.clone(), why.into()));
+                    reach.open(cluster.clone(), why);
                 }
                 for assignment in found {
                     assigned(&At::root(assignment), way, base, reach);
                 }
             }
-            "envoy.clusters.aggregate" | "envoy.clusters.composite" => {
+            "envoy.clusters.aggregate"
+            | "envoy.clusters.composite"
+            | "envoy.extensions.clusters.aggregate.v3.ClusterConfig"
+            | "envoy.extensions.clusters.composite.v3.ClusterConfig" => {
                 reach.through_aggregate = true;
-                let Some(list) = cluster.get("cluster_type.typed_config.clusters") else { return };
+                let config = cluster.get("cluster_type.typed_config");
+                let config = config.map(|any| any.message().map_or(any, |(_, config)| config));
+                let Some(list) = config.and_then(|config| config.get("clusters")) else {
+                    reach.open(cluster.clone(), "its members are not seen");
+                    way.pop();
+                    return;
+                };
                 for (number, member) in list.node.items().iter().enumerate() {
                     let named = member.text().or_else(|| member.get("name").and_then(Node::text));
                     let at = At { node: member, path: format!("{}[{number}]", list.path) };
@@ -90,18 +117,23 @@ impl<'a> Envoy<'a> {
                             self.follow(named, way, base + ((number as u64) << 8), reach);
                         }
                         _ => {
-                            reach.open.push((at, "its member is none of the clusters here".into()));
+                            reach.open(at, "its member is none of the clusters here");
                         }
                     }
                 }
             }
-            "ORIGINAL_DST" | "envoy.cluster.original_dst" => {
-                let why = "it leads wherever the client's connection or a header says";
-                reach.open.push((cluster.clone(), why.into()));
+            "ORIGINAL_DST" | "envoy.cluster.original_dst" | "envoy.clusters.original_dst" => {
+                let why = "it leads wherever the client's connection or a header says".into();
+                reach.open.push(Open { at: cluster.clone(), why, steered: true });
+            }
+            "envoy.clusters.dynamic_forward_proxy"
+            | "envoy.extensions.clusters.dynamic_forward_proxy.v3.ClusterConfig" => {
+                let why = "it leads to whatever host the client asks for".into();
+                reach.open.push(Open { at: cluster.clone(), why, steered: true });
             }
             other => {
                 let why = format!("its hosts come from {other}, which can't be followed");
-                reach.open.push((cluster.clone(), why));
+                reach.open(cluster.clone(), why);
             }
         }
         way.pop();
@@ -114,7 +146,7 @@ fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Rea
         let priority = base + group.number("priority").unwrap_or(0.0) as u64;
         let label = group.text("locality.region").filter(|label| !label.is_empty());
         if let Some(leds) = group.get("leds_cluster_locality_config") {
-            reach.open.push((leds, "its endpoints come by LEDS".into()));
+            reach.open(leds, "its endpoints come by LEDS");
         }
         let direct = group.items("lb_endpoints").into_iter();
         for entry in direct.chain(group.items("load_balancer_endpoints.lb_endpoints")) {
@@ -124,7 +156,7 @@ fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Rea
                 None => entry.get("endpoint"),
             };
             let Some(endpoint) = endpoint else {
-                reach.open.push((entry, "it has no address".into()));
+                reach.open(entry, "it has no address");
                 continue;
             };
             let more = endpoint.items("additional_addresses").into_iter();
@@ -138,15 +170,33 @@ fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Rea
                         at: address,
                         way: way.to_vec(),
                     }),
-                    None => reach.open.push((
+                    None => reach.open(
                         address,
-                        "it is neither an address and port nor a pipe, so where it leads isn't known"
-                            .into(),
-                    )),
+                        "it is neither an address and port nor a pipe, so where it leads isn't known",
+                    ),
                 }
             }
         }
     }
+}
+
+/// What a cluster's hosts come from, as Envoy looks it up: by the type of a custom cluster's
+/// configuration, else by its name, else by the field `type`. Source: ClusterFactoryImplBase::create.
+fn discovery<'a>(cluster: &At<'a>) -> &'a str {
+    let custom = cluster.get("cluster_type");
+    let typed = custom.as_ref().and_then(|custom| custom.get("typed_config")?.message());
+    let typed = typed.map(|(kind, _)| kind).filter(|kind| *kind != "google.protobuf.Struct");
+    let named = || custom.as_ref().map(|custom| custom.text("name").unwrap_or("no name"));
+    let names = ["STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS", "ORIGINAL_DST"];
+    typed.or_else(named).or(cluster.enumeration("type", &names)).unwrap_or("STATIC")
+}
+
+/// Whether a host is an address or a pipe, and no name that something has to resolve.
+pub(super) fn is_address(key: &str) -> bool {
+    key.starts_with("pipe ")
+        || key
+            .rsplit_once(':')
+            .is_some_and(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
 }
 
 fn key(address: &At<'_>) -> Option<String> {
@@ -154,6 +204,11 @@ fn key(address: &At<'_>) -> Option<String> {
         return Some(format!("pipe {path}"));
     }
     let socket = address.get("socket_address")?;
+    // A resolver of its own, or another network, can make anything of an address.
+    let other = ["resolver_name", "network_namespace_filepath"];
+    if other.iter().any(|name| socket.text(name).is_some_and(|text| !text.is_empty())) {
+        return None;
+    }
     let host = socket.text("address")?;
     let port = match socket.number("port_value") {
         Some(port) => port.to_string(),
@@ -244,6 +299,12 @@ impl Regions {
         known.map(|(region, says)| (region.as_str(), says.as_str()))
     }
 
+    /// Pools that something lists the host in.
+    pub(super) fn pools_of(&self, host: &str) -> impl Iterator<Item = &str> {
+        let pools = self.pools.iter();
+        pools.filter(move |(_, hosts)| hosts.contains(host)).map(|(pool, _)| pool.as_str())
+    }
+
     /// Whether a host is a replica of some pool, as far as is known.
     pub(super) fn is_replica(&self, policy: &Policy, host: &str) -> bool {
         self.pools.values().any(|hosts| hosts.contains(host))
@@ -280,10 +341,7 @@ impl Regions {
         let lists: Vec<_> =
             zone.clusters.keys().filter(here).map(|pool| self.pools.get(pool)).collect();
         // A relay lists addresses: of a name it can say nothing.
-        let comparable = self.listed_by_name
-            || host
-                .rsplit_once(':')
-                .is_some_and(|(ip, _)| ip.trim_matches(['[', ']']).parse::<IpAddr>().is_ok());
+        let comparable = self.listed_by_name || is_address(host);
         let complete = !lists.is_empty() && lists.iter().all(Option::is_some);
         let listed = lists.iter().flatten().any(|hosts| hosts.contains(host));
         if comparable && complete && !listed { Verdict::Stranger } else { verdict }

@@ -4,6 +4,8 @@
 //! say is here, in the order in which they are given. Source: the EnvoyFilter and VirtualService
 //! references of Istio 1.2x.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::finding::Findings;
@@ -17,9 +19,17 @@ pub(super) struct Documents {
     filters: Vec<Node>,
     services: Vec<Node>,
     authentications: Vec<Node>,
+    /// What is none of these, and may add anything to the gateway.
+    others: Vec<Node>,
 }
 
 impl Documents {
+    /// The files that the objects are in.
+    pub(super) fn files(&self) -> BTreeSet<usize> {
+        let all = [&self.filters, &self.services, &self.authentications, &self.others];
+        all.into_iter().flatten().map(|object| object.place.file).collect()
+    }
+
     pub(super) fn add(&mut self, document: Node) {
         match document.get("kind").and_then(Node::text) {
             Some("EnvoyFilter") => self.filters.push(document),
@@ -30,8 +40,13 @@ impl Documents {
                     self.add(item.clone());
                 }
             }
-            // What other objects say doesn't come into it.
-            _ => {}
+            // What these say doesn't come into it.
+            Some(
+                "Gateway" | "Namespace" | "Service" | "ServiceAccount" | "Deployment" | "ConfigMap"
+                | "Secret" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding"
+                | "PeerAuthentication",
+            ) => {}
+            _ => self.others.push(document),
         }
     }
 
@@ -43,7 +58,7 @@ impl Documents {
             let at = At::root(filter);
             for patch in at.items("spec.config_patches") {
                 if apply(&mut root, &patch).is_none() {
-                    findings.warning(
+                    findings.unproved(
                         "istio-patch",
                         &patch,
                         "This patch is of a kind that is not read: what it does is not checked.",
@@ -53,6 +68,22 @@ impl Documents {
                 }
             }
         }
+        for other in &self.others {
+            let kind = other.get("kind").and_then(Node::text).unwrap_or("?");
+            findings.unproved(
+                "istio-object",
+                &At { node: other, path: format!("{kind}[{}]", name(other)) },
+                format!("What a {kind} adds to the gateway can't be seen here."),
+                "Check the gateway's whole configuration, too: /config_dump?include_eds.",
+            );
+        }
+        findings.unproved(
+            "istio-whole",
+            &At { node: self.filters.first()?, path: "EnvoyFilter".into() },
+            "Istio adds filters, loggers, tracers and clusters of its own to what these objects say, \
+             which can't be seen here.",
+            "Check the gateway's whole configuration, too: /config_dump?include_eds.",
+        );
         Some(root)
     }
 
@@ -117,6 +148,10 @@ impl Documents {
             Node::map(place, [("listeners", list(vec![listener])), ("clusters", list(vec![]))]);
         Node::map(place, [("static_resources", resources)])
     }
+}
+
+fn name(object: &Node) -> &str {
+    object.get("metadata").and_then(|m| m.get("name")).and_then(Node::text).unwrap_or("?")
 }
 
 /// The virtual host that a VirtualService makes.

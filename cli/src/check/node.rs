@@ -3,6 +3,7 @@
 //! Envoy reads its YAML as the JSON form of protobuf messages, in which every field goes by two
 //! names, `snake_case` and `camelCase`: both are found.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -16,6 +17,8 @@ pub(super) struct Place {
     pub(super) file: usize,
     /// From 1.
     pub(super) line: u64,
+    /// From 1; 0 for what was made here.
+    pub(super) column: u64,
 }
 
 /// A value and where it stands.
@@ -51,7 +54,29 @@ pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     };
     let documents: Vec<Spanned<Raw>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| BadYaml(error.to_string()))?;
-    Ok(documents.into_iter().map(|document| place(document, file)).collect())
+    let documents: Vec<Node> =
+        documents.into_iter().map(|document| place(document, file)).collect();
+    documents.iter().try_for_each(once)?;
+    Ok(documents)
+}
+
+/// Refuses a field that is there in both spellings: which of them Envoy takes isn't for us to guess.
+fn once(node: &Node) -> Result<(), BadYaml> {
+    if let Value::Map(fields) = &node.value {
+        let mut names = BTreeSet::new();
+        for (key, field) in fields {
+            if !names.insert(camel(key)) {
+                let line = field.place.line;
+                return Err(BadYaml(format!("line {line}: the field {key} is there twice")));
+            }
+        }
+    }
+    let below: Box<dyn Iterator<Item = &Node>> = match &node.value {
+        Value::Scalar(_) => Box::new(std::iter::empty()),
+        Value::List(items) => Box::new(items.iter()),
+        Value::Map(fields) => Box::new(fields.iter().map(|(_, field)| field)),
+    };
+    below.into_iter().try_for_each(once)
 }
 
 impl Node {
@@ -122,6 +147,14 @@ impl Node {
         }
     }
 
+    pub(super) fn is_null(&self) -> bool {
+        matches!(self.value, Value::Scalar(Json::Null))
+    }
+
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.value, Value::List(_))
+    }
+
     pub(super) fn items(&self) -> &[Self] {
         if let Value::List(items) = &self.value { items } else { &[] }
     }
@@ -166,30 +199,102 @@ impl<'a> At<'a> {
     /// The items of a list; none where there is no such list.
     pub(super) fn items(&self, names: &str) -> Vec<Self> {
         let Some(list) = self.get(names) else { return Vec::new() };
-        let items = list.node.items().iter().enumerate();
+        list.each()
+    }
+
+    /// The items of this list, or this itself. Each has a path of its own: by its name where no
+    /// other item has it, else by its number.
+    pub(super) fn each(&self) -> Vec<Self> {
+        let Value::List(items) = &self.node.value else { return vec![self.clone()] };
+        let names: Vec<Option<&str>> =
+            items.iter().map(|item| item.get("name").and_then(Node::text)).collect();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in names.iter().flatten() {
+            *counts.entry(name).or_default() += 1;
+        }
+        let items = items.iter().zip(names).enumerate();
         items
-            .map(|(number, node)| {
-                let name = node.get("name").and_then(Node::text);
+            .map(|(number, (node, name))| {
+                let name = name.filter(|name| counts.get(name) == Some(&1));
                 let name = name.map_or_else(|| number.to_string(), str::to_owned);
-                Self { node, path: format!("{}[{name}]", list.path) }
+                Self { node, path: format!("{}[{name}]", self.path) }
             })
             .collect()
+    }
+
+    /// The fields of this map, by the names that they have here.
+    pub(super) fn fields(&self) -> Vec<(&'a str, Self)> {
+        let Value::Map(fields) = &self.node.value else { return Vec::new() };
+        let dot = if self.path.is_empty() { "" } else { "." };
+        let at = |key: &str, node| Self { node, path: format!("{}{dot}{key}", self.path) };
+        fields.iter().map(|(key, node)| (key.as_str(), at(key, node))).collect()
+    }
+
+    /// The message that an `Any` holds: its full name and its fields, whether it is written out, or
+    /// wrapped as a TypedStruct.
+    pub(super) fn message(&self) -> Option<(&'a str, Self)> {
+        let own = self.text("@type").map(|url| url.rsplit('/').next().unwrap_or(url));
+        let wrapped = own.is_none_or(|own| {
+            matches!(own, "xds.type.v3.TypedStruct" | "udpa.type.v1.TypedStruct")
+        });
+        if wrapped && let Some(url) = self.text("type_url") {
+            let inner = self.get("value").unwrap_or_else(|| self.clone());
+            return Some((url.rsplit('/').next().unwrap_or(url), inner));
+        }
+        match own? {
+            "google.protobuf.Any" => self.get("value")?.message(),
+            own => Some((own, self.clone())),
+        }
+    }
+
+    /// Each map below, this one too, that has a field of this name.
+    pub(super) fn holders(&self, name: &str) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut open = vec![self.clone()];
+        while let Some(at) = open.pop() {
+            if at.get(name).is_some() {
+                found.push(at.clone());
+            }
+            match &at.node.value {
+                Value::Scalar(_) => {}
+                Value::List(_) => open.extend(at.each()),
+                Value::Map(_) => open.extend(at.fields().into_iter().map(|(_, at)| at)),
+            }
+        }
+        found
     }
 
     pub(super) fn text(&self, names: &str) -> Option<&'a str> {
         self.get(names)?.node.text()
     }
 
+    /// An enumeration's value, which JSON can have as its number too; `?` where it is neither.
+    pub(super) fn enumeration(&self, names: &str, values: &[&'static str]) -> Option<&'a str> {
+        let at = self.get(names).filter(|at| !at.node.is_null())?;
+        let number = || values.get(self.number(names)? as usize).copied();
+        Some(at.node.text().or_else(number).unwrap_or("?"))
+    }
+
     pub(super) fn is_true(&self, names: &str) -> bool {
-        self.get(names).is_some_and(|at| match &at.node.value {
+        self.get(names).is_some_and(|at| at.is_set())
+    }
+
+    /// Whether this is true.
+    pub(super) fn is_set(&self) -> bool {
+        match &self.node.value {
             Value::Scalar(Json::Bool(flag)) => *flag,
             Value::Scalar(Json::String(text)) => text == "true",
             _ => false,
-        })
+        }
     }
 
     pub(super) fn number(&self, names: &str) -> Option<f64> {
-        match &self.get(names)?.node.value {
+        self.get(names)?.value()
+    }
+
+    /// This number.
+    pub(super) fn value(&self) -> Option<f64> {
+        match &self.node.value {
             Value::Scalar(Json::Number(number)) => number.as_f64(),
             Value::Scalar(Json::String(text)) => text.parse().ok(),
             _ => None,
@@ -224,14 +329,13 @@ impl<'a> At<'a> {
     fn find_into(&self, names: &[&str], found: &mut Vec<Self>) {
         match &self.node.value {
             Value::Scalar(_) => {}
-            Value::List(items) => {
-                for (number, node) in items.iter().enumerate() {
-                    Self { node, path: format!("{}[{number}]", self.path) }.find_into(names, found);
+            Value::List(_) => {
+                for item in self.each() {
+                    item.find_into(names, found);
                 }
             }
-            Value::Map(fields) => {
-                for (key, node) in fields {
-                    let at = Self { node, path: format!("{}.{key}", self.path) };
+            Value::Map(_) => {
+                for (key, at) in self.fields() {
                     if names.iter().any(|name| same(key, name)) {
                         found.push(at.clone());
                     }
@@ -243,25 +347,27 @@ impl<'a> At<'a> {
 }
 
 /// Whether a key is the field of this `snake_case` name, in either spelling.
-fn same(key: &str, name: &str) -> bool {
-    key == name
-        || (name.contains('_') && {
-            let mut camel = String::with_capacity(name.len());
-            for (number, word) in name.split('_').enumerate() {
-                let mut letters = word.chars();
-                match letters.next() {
-                    Some(first) if number > 0 => camel.push(first.to_ascii_uppercase()),
-                    Some(first) => camel.push(first),
-                    None => {}
-                }
-                camel.push_str(letters.as_str());
-            }
-            key == camel
-        })
+pub(super) fn same(key: &str, name: &str) -> bool {
+    key == name || (name.contains('_') && key == camel(name))
+}
+
+/// A field's other spelling.
+fn camel(name: &str) -> String {
+    let mut camel = String::with_capacity(name.len());
+    for (number, word) in name.split('_').enumerate() {
+        let mut letters = word.chars();
+        match letters.next() {
+            Some(first) if number > 0 => camel.push(first.to_ascii_uppercase()),
+            Some(first) => camel.push(first),
+            None => {}
+        }
+        camel.push_str(letters.as_str());
+    }
+    camel
 }
 
 fn place(raw: Spanned<Raw>, file: usize) -> Node {
-    let here = Place { file, line: raw.defined.line() };
+    let here = Place { file, line: raw.defined.line(), column: raw.defined.column() };
     let value = match raw.value {
         Raw::Scalar(scalar) => Value::Scalar(scalar),
         Raw::List(items) => Value::List(items.into_iter().map(|item| place(item, file)).collect()),
@@ -355,7 +461,7 @@ mod tests {
         assert_eq!(root.number("a"), Some(1.0));
         let items = root.items("f");
         assert_eq!(items[0].path, "f[0]");
-        assert_eq!(items[0].get("c").unwrap().node.place, Place { file: 7, line: 3 });
+        assert_eq!(items[0].get("c").unwrap().node.place, Place { file: 7, line: 3, column: 8 });
         assert!(items[0].is_true("d"));
         assert_eq!(root.get("g").unwrap().node.place.line, 8, "the first line of a block");
         assert_eq!(At::root(&documents[1]).get("h.i").unwrap().node.place.line, 11);
@@ -366,6 +472,16 @@ mod tests {
         assert!(same("per_connection_buffer_limit_bytes", "per_connection_buffer_limit_bytes"));
         assert!(same("perConnectionBufferLimitBytes", "per_connection_buffer_limit_bytes"));
         assert!(!same("Name", "name"));
+    }
+
+    #[test]
+    fn a_field_stands_once() {
+        for twice in
+            ["a: 1\na: 2", "x: [{typed_config: 1, typedConfig: 2}]", "{\"a\": 1, \"a\": 2}"]
+        {
+            assert!(read(twice, 0).is_err(), "{twice}");
+        }
+        assert!(read("a: {x_y: 1}\nb: {xY: 1}", 0).is_ok());
     }
 
     #[test]

@@ -25,8 +25,15 @@ pub(super) struct Router<'a> {
     /// The plugin's own configuration.
     pub(super) said: At<'a>,
     pub(super) policy: Policy,
+    /// The plugin's configuration as it stands there.
+    pub(super) json: Json,
     /// Headers in which the request's zone is believed, in lower case.
     pub(super) zone_headers: Vec<String>,
+}
+
+/// Whether a wasm extension is one of this project's two roles.
+pub(super) fn is_ours(wasm: &At<'_>) -> bool {
+    ["router", "sidestream"].iter().any(|role| plugin(wasm, role).is_some())
 }
 
 /// An Envoy `PluginConfig` and the JSON in it.
@@ -66,12 +73,13 @@ pub(super) fn routers<'a>(
             if let Some(policy) = policy(&plugin, findings) {
                 let zone_headers = zone_headers(plugin.json.as_ref().ok());
                 let (manager, said) = (manager.clone(), plugin.said);
-                routers.push(Router { manager, filter, number, said, policy, zone_headers });
+                let json = plugin.json.unwrap_or_default();
+                routers.push(Router { manager, filter, number, said, policy, json, zone_headers });
             }
         }
     }
     if !any {
-        findings.error(
+        findings.unproved(
             "no-router",
             &envoy.root,
             "No wasm filter with the role \"router\" stands in any http_filters: nothing keeps \
@@ -208,9 +216,10 @@ fn check_filter(config: &At<'_>, findings: &mut Findings) {
             "Set allow_on_headers_stop_iteration: true in the plugin's config.",
         );
     }
-    let policy = config.text("failure_policy").unwrap_or("UNSPECIFIED");
+    let policies = ["UNSPECIFIED", "FAIL_RELOAD", "FAIL_CLOSED", "FAIL_OPEN"];
+    let policy = config.enumeration("failure_policy", &policies).unwrap_or("UNSPECIFIED");
     if config.is_true("fail_open") || policy == "FAIL_OPEN" {
-        findings.error(
+        findings.leak(
             "fail-open",
             config,
             "When the filter fails, requests go on without it: nobody has looked at their zone.",

@@ -6,7 +6,7 @@ use warmpath_routing::policy::Policy;
 
 use super::config::Envoy;
 use super::finding::Findings;
-use super::hosts::{Reach, Regions, Verdict};
+use super::hosts::{Open, Reach, Regions, Verdict, is_address};
 use super::node::At;
 use super::plugin::Router;
 
@@ -60,13 +60,11 @@ pub(super) fn check(
                 );
                 continue;
             };
-            for (at, why) in &reach.open {
-                findings.error(
-                    "unproven",
-                    at,
-                    format!("Cluster {cluster} of zone {zone} can't be followed: {why}."),
-                    "Use STATIC or STRICT_DNS clusters with addresses, or give what is missing.",
-                );
+            for open in &reach.open {
+                let what =
+                    format!("Cluster {cluster} of zone {zone} can't be followed: {}.", open.why);
+                let mend = "Use STATIC clusters with addresses, or give what is missing.";
+                cant_be_followed(open, what, mend, findings);
             }
             let mut sound = reach.open.is_empty();
             for host in &reach.hosts {
@@ -78,8 +76,18 @@ pub(super) fn check(
                 let mut bad = |rule, what: String, mend: &str| {
                     sound = false;
                     let what = format!("Cluster {cluster} of zone {zone} reaches {key}{way}{what}");
-                    findings.error(rule, &host.at, what, mend);
+                    findings.leak(rule, &host.at, what, mend);
                 };
+                if !is_address(key) {
+                    bad(
+                        "host-by-name",
+                        ", a name: what it means is decided where it is resolved, and can be any \
+                         host whatever its label says."
+                            .into(),
+                        "Give addresses, or let EDS do so (and check what it gave: \
+                         /config_dump?include_eds).",
+                    );
+                }
                 match regions.judge_replica(policy, rule, key) {
                     Verdict::Inside => {}
                     Verdict::Outside { region, says } => bad(
@@ -106,7 +114,7 @@ pub(super) fn check(
                 }
                 let known: Vec<(&str, &str)> = regions.of(key).collect();
                 if let [(one, says), (other, says_too), ..] = known.as_slice() {
-                    findings.error(
+                    findings.leak(
                         "region-conflict",
                         &host.at,
                         format!(
@@ -216,6 +224,14 @@ fn told(
     }
 }
 
+fn cant_be_followed(open: &Open<'_>, what: String, mend: &str, findings: &mut Findings) {
+    if open.steered {
+        findings.leak("unproven", &open.at, what, mend);
+    } else {
+        findings.unproved("unproven", &open.at, what, mend);
+    }
+}
+
 /// Checks a way that requests of every zone can take, decided or not. Says whether it is
 /// sound and ends at replicas of a pool.
 pub(super) fn for_all_zones(
@@ -227,7 +243,7 @@ pub(super) fn for_all_zones(
     findings: &mut Findings,
 ) -> bool {
     let Some(reach) = envoy.reach(cluster) else {
-        findings.error(
+        findings.unproved(
             "unproven",
             at,
             format!("{way} leads to cluster {cluster:?}, which is not in the files."),
@@ -235,16 +251,20 @@ pub(super) fn for_all_zones(
         );
         return false;
     };
-    for (open, why) in &reach.open {
+    for open in &reach.open {
+        let why = &open.why;
         let what = format!("{way} leads to cluster {cluster}, which can't be followed: {why}.");
-        findings.error("unproven", open, what, "Lead it to a cluster with addresses, or nowhere.");
+        cant_be_followed(open, what, "Lead it to a cluster with addresses, or nowhere.", findings);
     }
     let mut sound = reach.open.is_empty();
     for (zone, admitting) in &policy.zones {
         for host in &reach.hosts {
             let key = &host.key;
             let why = match regions.judge(policy, admitting, key) {
-                Verdict::Inside | Verdict::Stranger => continue,
+                Verdict::Inside | Verdict::Stranger if is_address(key) => continue,
+                Verdict::Inside | Verdict::Stranger => {
+                    "is a name, which can come to mean any host".into()
+                }
                 Verdict::Outside { region, .. } => format!("stands in {region}"),
                 Verdict::Unknown => "stands nobody knows where".into(),
                 Verdict::Undefined { region } => {
@@ -252,7 +272,7 @@ pub(super) fn for_all_zones(
                 }
             };
             sound = false;
-            findings.error(
+            findings.leak(
                 rule,
                 at,
                 format!(

@@ -1,13 +1,27 @@
 //! Routes: the one that carries out the decision, and all others that a request could take.
 
+use warmpath_routing::policy::Policy;
+
 use super::config::Envoy;
 use super::finding::Findings;
 use super::hosts::Regions;
 use super::node::{At, Node, Value};
 use super::plugin::Router;
 use super::residency::for_all_zones;
+use super::retries;
 
 const CLUSTER: &str = "x-warmpath-cluster";
+
+/// The routes of a connection manager, in its own configuration or in a dump.
+pub(super) fn table<'a>(envoy: &Envoy<'a>, manager: &At<'a>) -> Option<At<'a>> {
+    let named = || {
+        let name = manager.text("rds.route_config_name")?;
+        let mut tables = envoy.input.routes.iter();
+        let node = tables.find(|table| table.get("name").and_then(Node::text) == Some(name))?;
+        Some(At { node, path: format!("routes[{name}]") })
+    };
+    manager.get("route_config").or_else(named)
+}
 
 pub(super) fn check(
     envoy: &Envoy<'_>,
@@ -16,14 +30,8 @@ pub(super) fn check(
     findings: &mut Findings,
 ) {
     let manager = &router.manager.config;
-    let named = || {
-        let name = manager.text("rds.route_config_name")?;
-        let mut tables = envoy.input.routes.iter();
-        let node = tables.find(|table| table.get("name").and_then(Node::text) == Some(name))?;
-        Some(At { node, path: format!("routes[{name}]") })
-    };
-    let Some(table) = manager.get("route_config").or_else(named) else {
-        findings.error(
+    let Some(table) = table(envoy, manager) else {
+        findings.unproved(
             "unproven",
             manager,
             "The routes come from elsewhere (rds, scoped_routes): where they lead can't be seen.",
@@ -34,7 +42,7 @@ pub(super) fn check(
     };
     let see = See { envoy, router, regions };
     if let Some(vhds) = table.get("vhds") {
-        findings.error(
+        findings.unproved(
             "unproven",
             &vhds,
             "More virtual hosts come by VHDS: where they lead can't be seen.",
@@ -43,6 +51,19 @@ pub(super) fn check(
     }
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
+    // What a cluster has of its own goes before what routes have.
+    for (zone, rule) in &router.policy.zones {
+        let mut own = router.policy.clone();
+        own.zones.retain(|name, _| name == zone);
+        for name in rule.clusters.values() {
+            let cluster = envoy.clusters.get(name.as_str());
+            let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
+            for (_, options) in options.iter().flat_map(At::fields) {
+                let options = options.message().map_or(options, |(_, options)| options);
+                mirrors(envoy, &own, regions, &options, findings);
+            }
+        }
+    }
     let hosts = table.items("virtual_hosts");
     let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
     if without.len() == hosts.len() {
@@ -76,7 +97,7 @@ impl<'a> See<'_, 'a> {
     /// Checks a virtual host; says whether it carries out decisions.
     fn host(&self, host: &At<'a>, findings: &mut Findings) -> bool {
         if let Some(matcher) = host.get("matcher") {
-            findings.error(
+            findings.unproved(
                 "unproven",
                 &matcher,
                 "The routes are chosen by a matcher tree, which is not followed.",
@@ -111,7 +132,7 @@ impl<'a> See<'_, 'a> {
                 }
                 for inner in ["internal_redirect_policy", "internal_redirect_action"] {
                     if let Some(at) = action.get(inner) {
-                        findings.error(
+                        findings.leak(
                             "internal-redirect",
                             &at,
                             "A replica's redirect is followed by Envoy itself, by the routes of the \
@@ -149,7 +170,7 @@ impl<'a> See<'_, 'a> {
             self.switched_off(&weighted, findings);
         }
         for header in headers {
-            findings.error(
+            findings.leak(
                 "cluster-header",
                 &header,
                 format!(
@@ -161,7 +182,7 @@ impl<'a> See<'_, 'a> {
         }
         for plugin in ["cluster_specifier_plugin", "inline_cluster_specifier_plugin"] {
             if let Some(at) = action.get(plugin) {
-                findings.error(
+                findings.unproved(
                     "unproven",
                     &at,
                     "A plugin chooses the cluster: where it leads can't be seen.",
@@ -241,7 +262,8 @@ impl<'a> See<'_, 'a> {
                 "Add hash_policy: - header: { header_name: x-warmpath-hash }.",
             );
         }
-        self.retries(host, action, findings);
+        hidden(route, action, findings);
+        retries::check(self.envoy, self.router, (host, action), findings);
     }
 
     fn route_buffer(&self, host: &At<'a>, route: &At<'a>, findings: &mut Findings) {
@@ -263,74 +285,8 @@ impl<'a> See<'_, 'a> {
         }
     }
 
-    fn retries(&self, host: &At<'a>, action: &At<'a>, findings: &mut Findings) {
-        let Some(retry) = action.get("retry_policy").or(host.get("retry_policy")) else {
-            findings.warning(
-                "retry",
-                action,
-                "A replica that is gone or full costs the request: nothing tries the next.",
-                "Add a retry_policy, as in envoy/quickstart.yaml.",
-            );
-            return;
-        };
-        let on = retry.text("retry_on").unwrap_or("");
-        let on = |name: &str| on.split(',').any(|given| given.trim() == name);
-        let codes = retry.get("retriable_status_codes");
-        let codes: Vec<f64> = codes
-            .map(|codes| codes.node.items().iter().filter_map(|n| n.to_json().as_f64()).collect())
-            .unwrap_or_default();
-        let retried = |code: f64| on("retriable-status-codes") && codes.contains(&code);
-        let missing: Vec<&str> = [
-            (on("connect-failure") || on("5xx"), "connect-failure"),
-            (retried(503.0) || on("gateway-error") || on("5xx"), "status 503"),
-            (retried(429.0) || on("retriable-4xx"), "status 429"),
-        ]
-        .into_iter()
-        .filter_map(|(there, name)| (!there).then_some(name))
-        .collect();
-        if !missing.is_empty() {
-            findings.warning(
-                "retry",
-                &retry,
-                format!(
-                    "A replica that is gone or full costs the request: no retry on {}.",
-                    missing.join(", ")
-                ),
-                "Set retry_on: connect-failure,refused-stream,reset-before-request,\
-                 retriable-status-codes with retriable_status_codes: [503, 429].",
-            );
-        }
-        let clusters = self.router.policy.zones.values().flat_map(|zone| zone.clusters.values());
-        let several = clusters
-            .filter_map(|cluster| self.envoy.reach(cluster))
-            .any(|reach| reach.hosts.iter().any(|host| host.priority > 0));
-        let priority = retry.text("retry_priority.name").unwrap_or("");
-        if several && !priority.contains("previous_priorities") {
-            findings.warning(
-                "retry-priority",
-                &retry,
-                "Where the filter names no replica, retries stay in the first region though all of \
-                 it is dead.",
-                "Add retry_priority: envoy.retry_priorities.previous_priorities.",
-            );
-        }
-    }
-
     fn mirrors(&self, at: &At<'a>, findings: &mut Findings) {
-        for mirror in at.items("request_mirror_policies") {
-            if let Some(header) = mirror.get("cluster_header") {
-                findings.error(
-                    "mirror-outside",
-                    &header,
-                    "A header chooses where copies of requests go.",
-                    "Mirror to a fixed cluster inside every zone, or not at all.",
-                );
-            }
-            let Some(cluster) = mirror.get("cluster") else { continue };
-            let Some(name) = cluster.node.text().filter(|name| !name.is_empty()) else { continue };
-            let (policy, way) = (&self.router.policy, (&cluster, name, "This mirror policy"));
-            for_all_zones(self.envoy, policy, self.regions, "mirror-outside", way, findings);
-        }
+        mirrors(self.envoy, &self.router.policy, self.regions, at, findings);
     }
 
     /// The filter can be switched off by place.
@@ -340,7 +296,7 @@ impl<'a> See<'_, 'a> {
             return;
         };
         if own.is_true("disabled") {
-            findings.error(
+            findings.leak(
                 "filter-disabled",
                 &own,
                 "The filter is switched off here: nobody looks at these requests' zone, and no \
@@ -348,6 +304,51 @@ impl<'a> See<'_, 'a> {
                 "Remove disabled: true.",
             );
         }
+    }
+}
+
+/// The filter knows an API by the path that is asked for, before any rewrite.
+fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
+    let rewrites = ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
+    let rewrites = rewrites.iter().any(|name| action.get(name).is_some());
+    let literal = ["prefix", "path", "path_separated_prefix"];
+    let literal = literal.iter().find_map(|kind| route.text(&format!("match.{kind}")));
+    let seen = match literal {
+        Some(path) => path == "/v1" || path.starts_with("/v1/") || "/v1/".starts_with(path),
+        None => !rewrites,
+    };
+    if !seen {
+        findings.warning(
+            "path-hidden",
+            route,
+            "The filter knows the APIs by the path that is asked for (/v1/…), before the route \
+             rewrites it: every request here is unknown_api, and goes by the ring.",
+            "Let clients ask for /v1/…, and tell them apart by host or header.",
+        );
+    }
+}
+
+/// Where copies of requests of the policy's zones go.
+fn mirrors(
+    envoy: &Envoy<'_>,
+    policy: &Policy,
+    regions: &Regions,
+    at: &At<'_>,
+    findings: &mut Findings,
+) {
+    for mirror in at.items("request_mirror_policies") {
+        if let Some(header) = mirror.get("cluster_header") {
+            findings.leak(
+                "mirror-outside",
+                &header,
+                "A header chooses where copies of requests go.",
+                "Mirror to a fixed cluster inside every zone, or not at all.",
+            );
+        }
+        let Some(cluster) = mirror.get("cluster") else { continue };
+        let Some(name) = cluster.node.text().filter(|name| !name.is_empty()) else { continue };
+        let way = (&cluster, name, "This mirror policy");
+        for_all_zones(envoy, policy, regions, "mirror-outside", way, findings);
     }
 }
 
@@ -366,45 +367,4 @@ fn catches_all(at: &At<'_>) -> bool {
 fn is_bare(at: &At<'_>) -> bool {
     let Value::Map(fields) = &at.node.value else { return false };
     fields.iter().all(|(name, _)| matches!(name.as_str(), "prefix" | "safe_regex"))
-}
-
-/// Ways to replicas that do not pass the filter.
-pub(super) fn bypasses(
-    envoy: &Envoy<'_>,
-    router: &Router<'_>,
-    routers: &[Router<'_>],
-    regions: &Regions,
-    findings: &mut Findings,
-) {
-    let watched = |config: &At<'_>| {
-        routers.iter().any(|router| std::ptr::eq(router.manager.config.node, config.node))
-    };
-    let managers = envoy.managers.iter().map(|manager| &manager.config);
-    let unwatched = managers.filter(|config| !watched(config)).chain(&envoy.others);
-    for place in unwatched {
-        for named in place.find_all(&["cluster", "cluster_name", "name"]) {
-            let Some(name) = named.node.text() else { continue };
-            let Some(reach) = envoy.reach(name) else { continue };
-            if reach.hosts.iter().any(|host| regions.is_replica(&router.policy, &host.key)) {
-                findings.error(
-                    "bypass",
-                    &named,
-                    format!(
-                        "Requests reach replicas (cluster {name}) by a listener that has no \
-                         Warmpath filter: nobody looks at their zone."
-                    ),
-                    "Put the filter there too, or lead this listener elsewhere.",
-                );
-            }
-        }
-        for header in place.find_all(&["cluster_header"]) {
-            findings.error(
-                "bypass",
-                &header,
-                "A header names the cluster on a listener that has no Warmpath filter: clients \
-                 reach every cluster.",
-                "Put the filter there too, or name the cluster.",
-            );
-        }
-    }
 }

@@ -88,6 +88,14 @@ pub(crate) struct Options {
     /// Divides all times
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(super) speedup: f64,
+
+    /// For tests: ends the process, dropping its connections, once it has computed a prompt whose
+    /// body contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(super) fault_crash_on: Option<String>,
+    /// For tests: resets the connection of a request that is longer, by its content-length
+    #[arg(long, value_name = "BYTES")]
+    pub(super) fault_reset_over: Option<u64>,
 }
 
 /// Limits of what is sensible to simulate.

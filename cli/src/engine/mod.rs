@@ -14,6 +14,7 @@ mod captures;
 mod event;
 #[cfg(test)]
 mod event_tests;
+mod fault;
 mod filler;
 mod hash;
 mod http;
@@ -30,7 +31,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
-use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,6 +38,7 @@ pub(crate) use self::args::Args;
 use self::args::Options;
 use self::cache::Cache;
 use self::event::{Encoding, Form};
+use self::fault::{Cut, Cuttable, Faults};
 use self::filler::Filler;
 use self::hash::Lora;
 use self::http::App;
@@ -45,6 +46,7 @@ use self::publisher::{Config, Publisher};
 use self::rank::Rank;
 use self::timing::Timing;
 use self::tokens::Tokenizer;
+use crate::output;
 
 /// How long a stop waits for running requests.
 const GRACE: Duration = Duration::from_secs(5);
@@ -76,17 +78,15 @@ async fn serve(args: &Options) -> anyhow::Result<()> {
     let (stop, stopped) = tokio::sync::watch::channel(());
     let mut on_stop = stopped.clone();
     let server = axum::serve(
-        listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true);
-        }),
-        http::router(app),
+        Cuttable(listener),
+        http::router(app).into_make_service_with_connect_info::<Cut>(),
     )
     .with_graceful_shutdown(async move {
         let _ = on_stop.changed().await;
     });
     let server = tokio::spawn(server.into_future());
     wait_for_signal().await?;
-    eprintln!("warmpath engine: stopping");
+    output::tell("warmpath engine: stopping");
     stop.send_replace(());
     tokio::select! {
         _ = tokio::time::timeout(GRACE, server) => {}
@@ -149,6 +149,7 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
         started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         address,
         region: args.region.clone(),
+        faults: Faults::new(args),
         event_sources: serde_json::Value::Object(sources),
     }))
 }
@@ -185,7 +186,7 @@ fn source(args: &Options, publisher: &Publisher) -> serde_json::Value {
 }
 
 fn announce(args: &Options, app: &App) {
-    eprintln!(
+    output::tell(format_args!(
         "warmpath engine: SIMULATED engine, no model is run; answers are filler text\n\
          warmpath engine: http://{} serves {} (vLLM {} protocols), {} blocks of {} tokens",
         app.address,
@@ -193,10 +194,12 @@ fn announce(args: &Options, app: &App) {
         app.version,
         args.num_gpu_blocks_override,
         args.block_size,
-    );
+    ));
     for (rank, source) in app.event_sources.as_object().into_iter().flatten() {
         let at = |key: &str| source.get(key).and_then(|value| value.as_str()).unwrap_or("off");
         let (events, replay) = (at("endpoint"), at("replay_endpoint"));
-        eprintln!("warmpath engine: rank {rank}: KV events at {events}, replay at {replay}");
+        output::tell(format_args!(
+            "warmpath engine: rank {rank}: KV events at {events}, replay at {replay}"
+        ));
     }
 }

@@ -20,6 +20,7 @@ use zeromq::{
 
 use super::event::Form;
 use super::rank::lock;
+use crate::output;
 
 /// vLLM's `hwm` and `max_queue_size`: what is above is dropped, and the gap shows in the sequence.
 pub(crate) const QUEUE: usize = 100_000;
@@ -216,7 +217,7 @@ async fn answer(mut receive: RouterRecvHalf, replay: Replay) {
     let slots = Arc::new(Semaphore::new(REPLAYS));
     while let Ok(request) = receive.recv().await {
         let Some((client, first)) = read_request(&request) else {
-            eprintln!("warmpath engine: a replay request that is not [\"\", u64] was ignored");
+            output::tell("warmpath engine: a replay request that is not [\"\", u64] was ignored");
             continue;
         };
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use warmpath_relay::artefact;
 use warmpath_relay::index::{Duplicates, Limits, ModelScope};
 
+use crate::output;
 use source::{Live, Note, file};
 use tap::{Show, Tap};
 
@@ -109,9 +110,11 @@ fn listen(
             match note {
                 Note::Frame(frame) => tap.frame(&frame, out)?,
                 Note::Malformed => tap.malformed(out)?,
-                Note::Connected(peer) => eprintln!("warmpath events: hearing {peer}"),
+                Note::Connected(peer) => {
+                    output::tell(format_args!("warmpath events: hearing {peer}"));
+                }
                 Note::Lost(why) => {
-                    eprintln!("warmpath events: {why}; trying on");
+                    output::tell(format_args!("warmpath events: {why}; trying on"));
                     tap.lost(out)?;
                 }
             }

@@ -1,10 +1,11 @@
 //! What the filter would make of the request's body.
 
 use anyhow::Context as _;
+use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, Requested, preprocess};
 
 use super::state::State;
 
@@ -13,8 +14,8 @@ const AFFINITY_BYTES: usize = 2_048;
 
 /// A request, read.
 pub(super) struct Asked {
-    /// As pools name it.
-    pub(super) model: Option<String>,
+    /// What it says of its model.
+    pub(super) requested: Requested<'static>,
     pub(super) keys: Vec<Key>,
     pub(super) prompt_tokens: u32,
     pub(super) affinity: u128,
@@ -38,26 +39,25 @@ impl Asked {
     ) -> anyhow::Result<Self> {
         let start = body.get(..AFFINITY_BYTES).unwrap_or(body);
         let hash = blake3::hash(start);
-        let unread = |model: Option<String>, degrade, note: String| Self {
-            model,
+        let unread = |requested: Requested<'_>, degrade, note: String| Self {
+            requested: owned(requested),
             keys: Vec::new(),
             prompt_tokens: u32::try_from(body.len() / 4).unwrap_or(u32::MAX),
             affinity: hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first)),
             degrade,
             note: Some(note),
         };
-        let peeked = || {
-            let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-            let name = body.get("model")?.as_str()?;
-            let known = state.models.iter().find(|(model, _)| model.adapter(name).is_some());
-            Some(known.map_or(name, |(model, _)| model.name.as_str()).to_owned())
-        };
+        let peeked = || Requested::of_body(None, body);
         if body.is_empty() {
-            return Ok(unread(None, Some(Degrade::NoBody), "there is no body".into()));
+            return Ok(unread(
+                Requested::Nothing,
+                Some(Degrade::NoBody),
+                "there is no body".into(),
+            ));
         }
         if body.len() > policy.max_body_bytes {
             let note = format!("the body has more than {} bytes", policy.max_body_bytes);
-            return Ok(unread(None, Some(Degrade::BodyTooLarge), note));
+            return Ok(unread(peeked(), Some(Degrade::BodyTooLarge), note));
         }
         let api = match path {
             Some(path) => {
@@ -80,19 +80,19 @@ impl Asked {
                 return Ok(unread(peeked(), Some(Degrade::BadRequest), error.to_string()));
             }
         };
-        let name = request.model();
-        let mut known = state.models.iter();
-        let known = known.find_map(|(model, dir)| Some((model, dir, model.adapter(name)?)));
-        let Some((model, dir, adapter)) = known else {
-            // As in the filter, where the model is not among those that the relay tells.
+        let requested = Requested::by_name(request.model());
+        let resolved = resolve(policy, state.models.iter().map(|(model, _)| model), &requested);
+        let known = resolved.told.and_then(|at| state.models.get(at));
+        let (Wants::Model { adapter, .. }, Some((model, dir))) = (resolved.wants, known) else {
             let note = format!(
-                "the state has no model that serves {name:?}: give it as models, or --relay"
+                "the state has no model that serves {:?}: give it as models, or --relay",
+                request.model()
             );
-            return Ok(unread(Some(name.to_owned()), None, note));
+            return Ok(unread(requested.clone(), Some(Degrade::NoTokenizer), note));
         };
         let Some(dir) = dir else {
             let note = format!("model {} has no directory with a tokenizer", model.name);
-            return Ok(unread(Some(model.name.clone()), Some(Degrade::NoTokenizer), note));
+            return Ok(unread(requested.clone(), Some(Degrade::NoTokenizer), note));
         };
         let in_model = || format!("in the model directory {}", dir.display());
         let files = ModelFiles::read_dir(dir).with_context(in_model)?;
@@ -106,13 +106,13 @@ impl Asked {
         match prompter.prefix(&request, scope.root(), policy.prefix_tokens, now) {
             Ok(prefix) => Ok(Self {
                 affinity: if prefix.keys.is_empty() {
-                    unread(None, None, String::new()).affinity
+                    unread(Requested::Nothing, None, String::new()).affinity
                 } else {
                     0
                 },
                 keys: prefix.keys,
                 prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-                model: Some(model.name.clone()),
+                requested: owned(requested.clone()),
                 degrade: None,
                 note: None,
             }),
@@ -122,8 +122,16 @@ impl Asked {
                     PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
                     _ => Degrade::Template,
                 };
-                Ok(unread(Some(model.name.clone()), Some(degrade), error.to_string()))
+                Ok(unread(requested.clone(), Some(degrade), error.to_string()))
             }
         }
+    }
+}
+
+fn owned(requested: Requested<'_>) -> Requested<'static> {
+    match requested {
+        Requested::Name(name) => Requested::Name(name.into_owned().into()),
+        Requested::Nothing => Requested::Nothing,
+        Requested::Unreadable => Requested::Unreadable,
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
@@ -46,6 +47,10 @@ struct DumpReplica {
     in_flight: u32,
     #[serde(default)]
     tiers: Vec<DumpTier>,
+    /// As the relay names it.
+    model: Option<String>,
+    /// LoRA adapters that are loaded there; null where that isn't known.
+    adapters: Option<Vec<String>>,
 }
 
 /// A slower tier of a replica, as the relay's `/status` shows it.
@@ -89,6 +94,8 @@ pub(super) struct State {
     /// With the directory of each model that has one.
     pub(super) models: Vec<(Model, Option<PathBuf>)>,
     held: Vec<(u16, u32, BTreeSet<Key>)>,
+    /// The model of each replica, where the state says it.
+    serves: Vec<Option<String>>,
 }
 
 impl State {
@@ -122,6 +129,7 @@ impl State {
     fn new(dump: Dump) -> anyhow::Result<Self> {
         let mut world = World { fresh: dump.fresh, ..World::default() };
         let mut slots = BTreeSet::new();
+        let mut serves = Vec::new();
         for (number, replica) in dump.replicas.into_iter().enumerate() {
             let at = || format!("replicas[{number}] ({})", replica.endpoint);
             let slot = match replica.slot {
@@ -163,7 +171,9 @@ impl State {
                     .map_or(Replica::PLAIN, |weight| (weight * 100.0).round() as u16),
                 state,
                 tiers,
+                adapters: replica.adapters,
             });
+            serves.push(replica.model);
         }
         let mut held = Vec::new();
         for (number, entry) in dump.held.into_iter().enumerate() {
@@ -197,7 +207,17 @@ impl State {
             };
             (known, model.path)
         });
-        Ok(Self { world, models: models.collect(), held })
+        Ok(Self { world, models: models.collect(), held, serves })
+    }
+
+    /// Takes replicas out that the filter would not use, as they are filed under a pool of another
+    /// model.
+    pub(super) fn file(&mut self, policy: &Policy) {
+        for (replica, model) in self.world.replicas.iter_mut().zip(&self.serves) {
+            if model.as_ref().is_some_and(|model| !policy.files(&replica.pool, model)) {
+                replica.state = ReplicaState::Misfiled;
+            }
+        }
     }
 
     /// What is held of a prompt, as the prefix map would say it.

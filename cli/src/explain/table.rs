@@ -1,9 +1,11 @@
 //! What each replica would have cost, and why it was not chosen.
 
 use serde::Serialize;
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::decision::{Ask, Outcome, Route, decide};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::Lookup;
+use warmpath_routing::residency::zone_of;
 use warmpath_routing::ring;
 use warmpath_routing::view::{Load, Medium, Replica, ReplicaState, World};
 
@@ -98,6 +100,7 @@ fn row(
             ReplicaState::Suspect => "suspect",
             ReplicaState::Draining => "draining",
             ReplicaState::Down => "down",
+            ReplicaState::Misfiled => "misfiled",
         },
         cached_tokens: None,
         offloaded_tokens: None,
@@ -114,7 +117,8 @@ fn row(
     };
     let Some(chosen) = chosen else {
         row.why = "the request is refused".into();
-        if let Some(name) = ask.zone.or(policy.zone_source.default.as_deref()) {
+        let zone = zone_of(&policy.zones, policy.zone_source.default.as_deref(), ask.zone);
+        if let Ok((name, _)) = zone {
             row.why = barred(policy, name, replica).unwrap_or(row.why);
         }
         if let Some(state) = unable(replica) {
@@ -151,6 +155,7 @@ fn row(
             None if serves_other(policy, ask, replica) => {
                 format!("it serves {}", pool.map_or("?", |pool| pool.model.as_str()))
             }
+            None if !has_adapter(ask, replica) => "it has not loaded the adapter".into(),
             None => "its endpoint is named already, for another rank".into(),
         };
     }
@@ -166,9 +171,9 @@ fn barred(policy: &Policy, zone: &str, replica: &Replica) -> Option<String> {
     else {
         return Some(format!("there is no zone {zone:?}"));
     };
-    (!rule.admits(&pool.region, region)).then(|| {
+    rule.judge(&pool.region, region).err().map(|why| {
         format!(
-            "outside zone {zone}: jurisdiction {}, operator {:?}",
+            "outside zone {zone}: jurisdiction {}, operator {:?}: {why}",
             region.jurisdiction, region.operator
         )
     })
@@ -178,13 +183,18 @@ fn unable(replica: &Replica) -> Option<&'static str> {
     match replica.state {
         ReplicaState::Draining => Some("it takes nothing new"),
         ReplicaState::Down => Some("it does not answer"),
+        ReplicaState::Misfiled => Some("it is filed under a pool of another model"),
         ReplicaState::Ready | ReplicaState::Suspect => None,
     }
 }
 
 fn serves_other(policy: &Policy, ask: &Ask<'_>, replica: &Replica) -> bool {
     let model = policy.pools.get(&replica.pool).map(|pool| pool.model.as_str());
-    ask.model.is_some() && ask.model != model
+    matches!(ask.model, Wants::Model { name, .. } if Some(name) != model)
+}
+
+fn has_adapter(ask: &Ask<'_>, replica: &Replica) -> bool {
+    !matches!(ask.model, Wants::Model { adapter, .. } if !replica.has_adapter(adapter))
 }
 
 fn load(world: &World, at: usize) -> Load {

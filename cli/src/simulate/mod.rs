@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use crate::output;
 use fleet::{Fleet, Served};
 use router::Router;
 use trace::Trace;
@@ -65,26 +66,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if args.json {
         for (router, report) in &rows {
-            println!("{}", report.json(router.name(), best));
+            output::line(report.json(router.name(), best))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    output::line(format_args!(
         "{} requests, {} prompt tokens; one cache that knows all: {:.1} % cached\n",
         trace.requests.len(),
         trace.prompt_tokens(),
         best * 100.0
-    );
-    println!(
+    ))?;
+    output::line(format_args!(
         "{:<12} {:>8} {:>8} {:>10} {:>10} {:>10} {:>9} {:>9}",
         "router", "cached %", "of best", "max/mean", "max/mean", "max/mean", "TTFT p50", "TTFT p99"
-    );
-    println!(
+    ))?;
+    output::line(format_args!(
         "{:<12} {:>8} {:>8} {:>10} {:>10} {:>10} {:>9} {:>9}",
         "", "", "%", "requests", "prefill", "tokens", "ms", "ms"
-    );
+    ))?;
     for (router, report) in &rows {
-        println!("{}", report.row(router.name(), best));
+        output::line(report.row(router.name(), best))?;
     }
     Ok(ExitCode::SUCCESS)
 }

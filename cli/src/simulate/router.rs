@@ -1,9 +1,11 @@
 //! Who chooses: Warmpath, or what it is compared with.
 
 use serde_json::Value;
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::decision::{Ask, Outcome, decide};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::Lookup;
+use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 
 use super::Args;
@@ -62,6 +64,7 @@ impl Chooser {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            adapters: None,
         };
         let world = World {
             replicas: (0..args.replicas).map(replica).collect(),
@@ -94,8 +97,8 @@ impl Chooser {
         }
         let keys = keys(request, self.policy.prefix_tokens / 16);
         let ask = Ask {
-            zone: Some("zone"),
-            model: Some("model"),
+            zone: Claim::Zone("zone"),
+            model: Wants::Model { name: "model", adapter: "" },
             keys: &keys,
             prompt_tokens: request.input_tokens as u32,
             affinity: 0,

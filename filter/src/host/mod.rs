@@ -109,13 +109,13 @@ pub fn configuration() -> Result<Vec<u8>> {
         .map(Option::unwrap_or_default)
 }
 
-/// The request body buffered so far, its first `most` bytes.
+/// A part of the request body that is buffered so far.
 ///
 /// # Errors
 /// The host's.
-pub fn request_body(most: usize) -> Result<Vec<u8>> {
+pub fn request_body(start: usize, most: usize) -> Result<Vec<u8>> {
     let kind = types::BufferType::HttpRequestBody as u32;
-    found("get_buffer(request body)", raw::buffer(kind, 0, most)).map(Option::unwrap_or_default)
+    found("get_buffer(request body)", raw::buffer(kind, start, most)).map(Option::unwrap_or_default)
 }
 
 /// A part of the response body that passes just now.

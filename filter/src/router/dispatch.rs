@@ -2,28 +2,35 @@
 //!
 //! Knows no stream: what comes in are the zone, the path and the body, and the time.
 
+mod failures;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use warmpath_routing::catalogue::{card, list, of_zone, resolve};
 use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
+use warmpath_routing::prompt::{Api, Reach, Requested};
+use warmpath_routing::residency::{Claim, Zone, zone_of};
+use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
+use super::large::Large;
 use super::metrics::Metrics;
 use super::pace::Pace;
-use super::prompts::{Loaded, Prompts, Read, Requested};
+use super::prompts::{Loaded, Prompts, Read};
 use super::sample::Sample;
+use super::suspects::Suspects;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
-use warmpath_routing::prompt::{Api, Reach};
-use warmpath_routing::usage::Usage;
 
 /// How much of an unread body tells requests apart, in bytes.
 const AFFINITY_BYTES: usize = 2_048;
@@ -31,11 +38,13 @@ const AFFINITY_BYTES: usize = 2_048;
 /// A request, as far as it matters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    /// From the trusted header; `None` without it.
-    pub(super) zone: Option<&'a str>,
+    /// By the trusted sources.
+    pub(super) zone: Claim<'a>,
     /// By the path; `None` for one of no known API.
     pub(super) api: Option<Api>,
     pub(super) body: Body<'a>,
+    /// The body's type, if it is a form.
+    pub(super) form: Option<&'a [u8]>,
     /// It can wait for others.
     pub(super) batch: bool,
     /// It may be held back here for a moment.
@@ -45,12 +54,12 @@ pub(super) struct Asked<'a> {
 /// How much of the body there is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Body<'a> {
-    /// None at all.
-    None,
+    /// None at all; what the path says of the model.
+    None(&'a Requested<'a>),
     /// All of it.
     Whole(&'a [u8]),
     /// Too much to look into; this is its start.
-    TooLarge(&'a [u8]),
+    TooLarge(&'a Large, &'a [u8]),
 }
 
 /// What Envoy has to be told.
@@ -90,9 +99,14 @@ pub(super) struct Dispatch<D> {
     here: Here,
     fresher: Fresher,
     feedback: Feedback,
+    suspects: Suspects,
     sample: Sample,
     pace: Pace,
     prompts: Rc<RefCell<Prompts>>,
+    // The relay can know the policy's pools.
+    told_pools: bool,
+    // Replicas under a pool of another model, when it was last told.
+    misfiled: u64,
     metrics: Metrics,
 }
 
@@ -102,6 +116,7 @@ impl<D: Data> Dispatch<D> {
         Self {
             pace: Pace::new(config.shell.refresh_ms),
             sample: Sample::default(),
+            suspects: Suspects::new(config.policy.poison.clone()),
             config,
             here: Here::new(id),
             fresher: Fresher::default(),
@@ -110,6 +125,8 @@ impl<D: Data> Dispatch<D> {
             hints: RefCell::default(),
             view: View::default(),
             prompts: Prompts::of_this_vm(),
+            told_pools: false,
+            misfiled: 0,
             metrics: Metrics::define(),
         }
     }
@@ -146,7 +163,10 @@ impl<D: Data> Dispatch<D> {
     /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         self.look_around(now_ms);
+        self.tell_pools();
+        self.tell_misfiled();
         self.metrics.totals(self.here.totals(now_ms));
+        self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
         self.sample.tick(now_ms);
         let mut prompts = self.prompts.borrow_mut();
         let loaded = prompts.load_one(&self.view, &self.map.0, self.config.shell.memo_bytes);
@@ -166,7 +186,10 @@ impl<D: Data> Dispatch<D> {
         self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
         self.metrics.replicas.set(self.view.world.replicas.len() as u64);
         // Who waits for a map, loads models or has requests to hear of has something to do.
-        let calm = self.view.world.fresh && loaded == Loaded::Nothing && !self.here.has_in_flight();
+        let calm = self.view.world.fresh
+            && loaded == Loaded::Nothing
+            && !self.here.has_in_flight()
+            && !self.suspects.has_news();
         self.pace.tick(!calm);
     }
 
@@ -175,9 +198,45 @@ impl<D: Data> Dispatch<D> {
         self.pace.news()
     }
 
+    /// Puts the policy's pools where the service finds them, which tells the relay. Once: what was
+    /// not written is tried again with the next tick.
+    fn tell_pools(&mut self) {
+        if self.told_pools {
+            return;
+        }
+        let pools = self.config.policy.pools.iter();
+        let pools: Vec<(&str, &str)> =
+            pools.map(|(name, pool)| (name.as_str(), pool.model.as_str())).collect();
+        match shared::merge_pools(&mut self.map.0, &pools) {
+            Ok(()) => self.told_pools = true,
+            Err(error) => {
+                self.metrics.host_errors.add(1);
+                log::error!("router: {error}");
+            }
+        }
+    }
+
+    /// Says once that replicas are filed under a pool of another model: they are never used, and
+    /// only the configuration can mend it.
+    fn tell_misfiled(&mut self) {
+        let count = self.view.misfiled().count() as u64;
+        if count > self.misfiled
+            && let Some(one) = self.view.misfiled().next()
+        {
+            log::error!(
+                "router: {count} replicas are not used, as the policy has no such pool of their \
+                 model: {} in pool {:?} is one",
+                one.endpoint,
+                one.pool
+            );
+        }
+        self.misfiled = count;
+        self.metrics.misfiled.set(count);
+    }
+
     /// Reads what has changed in shared data, and hears the other workers.
     fn look_around(&mut self, now_ms: u64) {
-        match self.view.refresh(&self.map.0) {
+        match self.view.refresh(&self.config.policy, &self.map.0) {
             Ok(false) => {}
             Ok(true) => {
                 // Slots are others now.
@@ -195,19 +254,62 @@ impl<D: Data> Dispatch<D> {
             log::error!("router: {error}");
         }
         self.view.look(now_ms, self.config.policy.stale_after_ms);
+        self.exchange_suspects();
+    }
+
+    fn zone(&self, claim: Claim<'_>) -> Result<(&str, &Zone), Refusal> {
+        let policy = &self.config.policy;
+        let default = policy.zone_source.default.as_deref();
+        Ok(zone_of(&policy.zones, default, claim)?)
     }
 
     /// Whether it is worth reading a body: an unknown zone is refused without.
-    pub(super) fn knows_zone(&self, zone: Option<&str>) -> bool {
+    pub(super) fn knows_zone(&self, claim: Claim<'_>) -> bool {
+        self.zone(claim).is_ok()
+    }
+
+    /// Whether it matters which model a request names: there are several, or adapters. Where it
+    /// doesn't, a large body need not be held back until its model was found.
+    pub(super) fn parts_models(&self) -> bool {
         let policy = &self.config.policy;
-        zone.or(policy.zone_source.default.as_deref())
-            .is_some_and(|zone| policy.zones.contains_key(zone))
+        policy.only_model().is_none()
+            || policy.models.values().any(|names| !names.adapters.is_empty())
+            || self.view.told().any(|model| !model.adapters.is_empty())
+    }
+
+    /// The answer to `GET /v1/models` (`None`), or to `GET /v1/models/NAME`.
+    ///
+    /// # Errors
+    /// The request has no zone, or its zone no such model.
+    pub(super) fn models(
+        &self,
+        claim: Claim<'_>,
+        name: Option<&str>,
+        now_ms: u64,
+    ) -> Result<String, Refusal> {
+        let refused = |refusal| {
+            self.metrics.refused(&refusal);
+            refusal
+        };
+        let (_, zone) = self.zone(claim).map_err(refused)?;
+        let entries = of_zone(&self.config.policy, &self.view.told(), zone);
+        let created = now_ms / 1_000;
+        let Some(name) = name else { return Ok(list(&entries, created).to_string()) };
+        if let Some(entry) = entries.iter().find(|entry| entry.id == name) {
+            return Ok(card(entry, created).to_string());
+        }
+        let names: Vec<&str> = entries.iter().map(|entry| entry.id).collect();
+        Err(refused(Refusal::model_not_found(Some(name), &names)))
     }
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
     pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
         if self.pace.wake() {
             self.look_around(now_ms);
+        }
+        let prompt = self.suspects.name(asked.body);
+        if let Some(refused) = self.refuse_poison(prompt, now_ms) {
+            return refused;
         }
         // Who asks why is told of the whole prompt; and what drifts is looked into.
         let whole = self.config.shell.explain || self.feedback.counts_next();
@@ -219,7 +321,10 @@ impl<D: Data> Dispatch<D> {
             let decided = self.decide_on(asked, &read, now_ms);
             let took = start.and_then(|start| Some(host::now_nanos().ok()?.saturating_sub(start)));
             chose = chose.zip(took).map(|(before, took)| before + took);
-            if let Some(decided) = decided {
+            if let Some(mut decided) = decided {
+                if let Decided::Route(told) = &mut decided {
+                    told.ticket.prompt = prompt;
+                }
                 if let Some(nanos) = chose {
                     self.metrics.choose_us.record(nanos / 1_000);
                 }
@@ -232,23 +337,16 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides; `None` where something was left out that matters: all before it is held, or so little
     /// that it doesn't name the prompt on the ring.
-    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read, now_ms: u64) -> Option<Decided> {
+    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read<'_>, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
         let blocks = read.keys.len();
         if read.left_out.is_some() && blocks < policy.ring.blocks {
             return None;
         }
         let generation = self.view.look(now_ms, policy.stale_after_ms);
-        let model = match &read.model {
-            Requested::Nothing => None,
-            Requested::Known(at) => {
-                self.view.models.get(*at).map(|known| known.model.name.as_str())
-            }
-            Requested::Stranger(name) => Some(name.as_str()),
-        };
         let ask = Ask {
             zone: asked.zone,
-            model,
+            model: resolve(policy, self.view.told(), &read.requested).wants,
             keys: &read.keys,
             prompt_tokens: read.prompt_tokens,
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
@@ -290,9 +388,11 @@ impl<D: Data> Dispatch<D> {
         Some(Decided::Route(told))
     }
 
-    /// Whether to look into the answer to this request: into all of a replica that failed of late.
+    /// Whether to look into the answer to this request: into all of a replica that failed of late, and
+    /// of a prompt during which one did.
     pub(super) fn looks_into(&mut self, ticket: &Ticket) -> bool {
-        ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
+        self.suspects.knows(ticket.prompt)
+            || ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
     }
 
     /// The headers of an answer have come: who served, and who failed before.
@@ -303,14 +403,13 @@ impl<D: Data> Dispatch<D> {
         now_ms: impl Fn() -> u64,
     ) {
         let of_list = answer.upstream.as_ref().and_then(|upstream| ticket.named.position(upstream));
-        let overloaded = matches!(answer.status, 502..=504);
         if answer.of_engine {
             // Envoy takes the list from its start: those before the one that answered did not.
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
-            self.failed(ticket, tried, &now_ms);
+            self.passed_over(ticket, tried, answer, &now_ms);
             if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
-                if overloaded {
-                    self.fail_one(&ticket.named, name, now_ms());
+                if answer.is_overloaded() {
+                    self.overloaded(ticket, name, answer, now_ms());
                 } else {
                     self.here.served(&self.view, name);
                 }
@@ -337,20 +436,20 @@ impl<D: Data> Dispatch<D> {
                 }
             }
         } else if answer.upstream_failed {
-            self.failed(ticket, answer.attempts, &now_ms);
+            self.none_answered(ticket, answer, &now_ms);
         }
     }
 
-    fn failed(&mut self, ticket: &Ticket, first: usize, now_ms: &impl Fn() -> u64) {
+    fn failed(&mut self, ticket: &Ticket, first: usize, why: Cause, now_ms: &impl Fn() -> u64) {
         for name in ticket.named.names().iter().take(first) {
-            self.fail_one(&ticket.named, *name, now_ms());
+            self.fail_one(&ticket.named, *name, why, now_ms());
         }
     }
 
-    fn fail_one(&mut self, named: &Named, name: u64, now_ms: u64) {
+    fn fail_one(&mut self, named: &Named, name: u64, cause: Cause, now_ms: u64) {
         self.metrics.replica_failures.add(1);
         let rule = &self.config.policy.ejection;
-        if self.here.failed(rule, &self.view, name, now_ms) {
+        if self.here.failed(rule, &self.view, name, cause, now_ms) {
             self.metrics.ejections.add(1);
             log::warn!(
                 "router: {} failed time after time and is left alone for a while",
@@ -390,17 +489,22 @@ impl<D: Data> Dispatch<D> {
         self.here.leave(&mut self.map.0);
     }
 
-    fn read(&self, asked: &Asked<'_>, reach: Reach, now_ms: u64) -> Read {
-        let because = |degrade, read| Read { degrade: Some(degrade), ..read };
+    fn read<'b>(&self, asked: &Asked<'b>, reach: Reach, now_ms: u64) -> Read<'b> {
         match (asked.api, asked.body) {
-            (Some(_), Body::None) => because(Degrade::NoBody, Read::default()),
-            (_, Body::TooLarge(start)) => because(Degrade::BodyTooLarge, Read::guess(start)),
-            (None, Body::None) => because(Degrade::UnknownApi, Read::default()),
-            (None, Body::Whole(body)) => because(Degrade::UnknownApi, Read::peek(&self.view, body)),
+            (api, Body::None(requested)) => {
+                let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
+                Read::guess(requested.clone(), 0).because(why)
+            }
+            (_, Body::TooLarge(large, _)) => {
+                Read::guess(large.requested(), large.bytes()).because(Degrade::BodyTooLarge)
+            }
+            (None, Body::Whole(body)) => {
+                let requested = Requested::of_body(asked.form, body);
+                Read::guess(requested, body.len()).because(Degrade::UnknownApi)
+            }
             (Some(api), Body::Whole(body)) => {
-                let far = (reach, self.config.policy.prefix_tokens);
-                let mut prompts = self.prompts.borrow_mut();
-                prompts.read(&self.view, api, body, far, now_ms / 1_000)
+                let known = (&self.config.policy, &self.view);
+                self.prompts.borrow_mut().read(known, api, body, reach, now_ms / 1_000)
             }
         }
     }
@@ -450,8 +554,10 @@ fn excused(
 /// without a body apart.
 fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
     let bytes = match body {
-        Body::None => &now_ms.to_le_bytes(),
-        Body::Whole(bytes) | Body::TooLarge(bytes) => bytes.get(..AFFINITY_BYTES).unwrap_or(bytes),
+        Body::None(_) => &now_ms.to_le_bytes(),
+        Body::Whole(bytes) | Body::TooLarge(_, bytes) => {
+            bytes.get(..AFFINITY_BYTES).unwrap_or(bytes)
+        }
     };
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first))

@@ -1,6 +1,5 @@
 //! One request and its response.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::{Rc, Weak};
@@ -9,11 +8,14 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use warmpath_routing::decision::Refusal;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prompt::Api;
+use warmpath_routing::prompt::{Api, Requested, Target};
+use warmpath_routing::residency::Claim;
+use warmpath_routing::zone_source::Found;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
-use super::response::Watch;
+use super::large::Large;
+use super::response::{Progress, Watch};
 use super::ticket::Ticket;
 use super::waiting::Now;
 use super::zone::Asking;
@@ -75,10 +77,14 @@ pub(super) struct Flow {
     me: Weak<RefCell<Flow>>,
     router: Rc<Router>,
     stage: Stage,
-    zone: Option<String>,
-    // Where that was read.
-    zone_from: Cow<'static, str>,
+    zone: Option<Found>,
     api: Option<Api>,
+    // The model by the path, of a request without a body.
+    requested: Requested<'static>,
+    // The body's type, if it is a form.
+    form: Option<Vec<u8>>,
+    // The body, if it is too large to be looked into.
+    large: Option<Large>,
     batch: bool,
     explain: String,
     // Of the prompt; for the client's header only.
@@ -99,8 +105,10 @@ impl Flow {
             router,
             stage: Stage::Reading,
             zone: None,
-            zone_from: Cow::Borrowed("default"),
             api: None,
+            requested: Requested::Nothing,
+            form: None,
+            large: None,
             batch: false,
             explain: String::new(),
             last_key: None,
@@ -111,20 +119,20 @@ impl Flow {
         }
     }
 
-    fn begin(&mut self) -> host::Result<bool> {
+    /// Reads the headers, and says what to do about the rest. `end`: there is no body.
+    fn begin(&mut self, end: bool) -> host::Result<Begun> {
         let headers = Headers::Request.all()?;
-        if let Some(found) = self.router.zone_source.find(&Asking(&headers)) {
-            self.zone = Some(found.zone);
-            self.zone_from = found.source;
-        }
+        self.zone = self.router.zone_source.find(&Asking(&headers));
         let priority = &self.router.priority_header;
         self.batch =
             !priority.is_empty() && headers.get(priority).is_some_and(|value| *value == *b"batch");
-        let mut post = false;
+        let (mut method, mut path, mut encoding): (&[u8], &[u8], &[u8]) = (b"", b"", b"");
         for (name, value) in headers.iter() {
             match name {
-                b":method" => post = value == b"POST",
-                b":path" => self.api = str::from_utf8(value).ok().and_then(Api::of_path),
+                b":method" => method = value,
+                b":path" => path = value,
+                b"content-encoding" => encoding = value,
+                b"content-type" if is_form(value) => self.form = Some(value.to_vec()),
                 _ if name.eq_ignore_ascii_case(RANK.as_bytes()) => {
                     self.came_with.rank = true;
                 }
@@ -134,14 +142,50 @@ impl Flow {
                 _ => {}
             }
         }
-        Ok(post && self.router.knows_zone(self.zone.as_deref()))
+        let path = str::from_utf8(path).unwrap_or_default();
+        let target = Target::of_path(path);
+        self.api = target.api();
+        let gets = matches!(method, b"GET" | b"HEAD");
+        match target {
+            Target::Models if gets => return Ok(Begun::Models(None)),
+            Target::Model(name) if gets => return Ok(Begun::Models(Some(name.into_owned()))),
+            _ => {}
+        }
+        // What asks for an upgrade has no body that would end, nor a model in it.
+        let has_body = !end && !gets && !matches!(method, b"CONNECT" | b"OPTIONS");
+        if !has_body {
+            self.requested = owned(Requested::of_path(path));
+        } else if self.router.knows_zone(self.claim()) {
+            let plain = encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity");
+            return Ok(if plain {
+                Begun::Body
+            } else {
+                Begun::Encoded(String::from_utf8_lossy(encoding).into_owned())
+            });
+        }
+        Ok(Begun::Decide)
     }
 
-    fn decide(&mut self, body: Body<'_>, may_wait: bool) -> Action {
+    fn claim(&self) -> Claim<'_> {
+        self.zone.as_ref().map_or(Claim::Silent, Found::claim)
+    }
+
+    fn decide(&mut self, bytes: &[u8], may_wait: bool) -> Action {
         let before = std::mem::replace(&mut self.stage, Stage::Done);
-        let zone = self.zone.as_deref();
-        let asked = Asked { zone, api: self.api, body, batch: self.batch, may_wait };
-        let result = match self.router.decide(&asked) {
+        let body = match &self.large {
+            Some(large) => Body::TooLarge(large, bytes),
+            None if bytes.is_empty() => Body::None(&self.requested),
+            None => Body::Whole(bytes),
+        };
+        let decided = self.router.decide(&Asked {
+            zone: self.claim(),
+            api: self.api,
+            body,
+            form: self.form.as_deref(),
+            batch: self.batch,
+            may_wait,
+        });
+        let result = match decided {
             Some(Decided::Wait) => {
                 self.stage = match before {
                     Stage::Waiting(_) => before,
@@ -172,7 +216,7 @@ impl Flow {
             return Now::Gone;
         }
         let bytes = self.buffered();
-        let action = self.decide_on(&bytes, !over);
+        let action = self.decide(&bytes, !over);
         if matches!(self.stage, Stage::Waiting(_)) {
             return Now::Waits;
         }
@@ -191,7 +235,7 @@ impl Flow {
         self.explain = told.explain;
         if !self.explain.is_empty() {
             self.explain.push_str(", zone_from=\"");
-            self.explain.push_str(&self.zone_from);
+            self.explain.push_str(self.zone.as_ref().map_or("default", |found| &found.source));
             self.explain.push('"');
             if let Stage::Waiting(since_ms) = before {
                 let ms = host::now_ms().saturating_sub(since_ms);
@@ -227,7 +271,7 @@ impl Flow {
     }
 
     fn refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
-        let from = if self.zone.is_some() { &*self.zone_from } else { "none" };
+        let from = self.zone.as_ref().map_or("none", |found| &found.source);
         self.explain = format!("refused=\"{}\", zone_from=\"{from}\"", refusal.code);
         self.note();
         let details = format!("warmpath_{}", refusal.code);
@@ -257,23 +301,54 @@ impl Flow {
         }
     }
 
+    /// The whole body, or as much of it as is looked into.
     fn buffered(&self) -> Vec<u8> {
-        // One byte more than is looked into, to tell what is too large.
-        host::request_body(self.router.most_body.saturating_add(1)).unwrap_or_else(|error| {
+        host::request_body(0, self.router.most_body).unwrap_or_else(|error| {
             log::error!("router: {error}");
             Vec::new()
         })
     }
 
-    fn decide_on(&mut self, bytes: &[u8], may_wait: bool) -> Action {
-        let body = if bytes.is_empty() {
-            Body::None
-        } else if bytes.len() > self.router.most_body {
-            Body::TooLarge(bytes)
-        } else {
-            Body::Whole(bytes)
-        };
-        self.decide(body, may_wait)
+    /// The gateway's own answer to who asks for models.
+    fn list(&mut self, name: Option<&str>) -> host::Result<Action> {
+        let listed = self.router.with(|all| all.models(self.claim(), name, host::now_ms()));
+        match listed {
+            Some(Ok(json)) => {
+                self.explain = "answered=\"models\"".into();
+                self.note();
+                let headers = [("content-type", "application/json")];
+                host::respond(200, "warmpath_models", &headers, json.as_bytes())?;
+                Ok(Action::Pause)
+            }
+            Some(Err(refusal)) => self.refuse(&refusal),
+            None => self.fail("busy"),
+        }
+    }
+}
+
+/// What to do about a request of which the headers are there.
+enum Begun {
+    /// Wait for its body.
+    Body,
+    /// Decide without one.
+    Decide,
+    /// Tell it of the models, or of this one.
+    Models(Option<String>),
+    /// Nobody here can read its body, for this encoding.
+    Encoded(String),
+}
+
+fn is_form(content_type: &[u8]) -> bool {
+    const MULTIPART: &[u8] = b"multipart/";
+    let start = content_type.trim_ascii_start().get(..MULTIPART.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(MULTIPART))
+}
+
+fn owned(requested: Requested<'_>) -> Requested<'static> {
+    match requested {
+        Requested::Name(name) => Requested::Name(name.into_owned().into()),
+        Requested::Nothing => Requested::Nothing,
+        Requested::Unreadable => Requested::Unreadable,
     }
 }
 
@@ -300,6 +375,13 @@ impl HttpContext for Exchange {
         self.on(|flow| flow.response_body(size, end))
     }
 
+    // Envoy calls this once for each stream, before it deletes the context.
+    fn on_log(&mut self) {
+        if let Ok(mut flow) = self.0.try_borrow_mut() {
+            flow.over();
+        }
+    }
+
     fn on_http_response_trailers(&mut self, _trailers: usize) -> Action {
         self.on(|flow| {
             flow.finish();
@@ -310,16 +392,24 @@ impl HttpContext for Exchange {
 
 impl Flow {
     fn request_headers(&mut self, end: bool) -> Action {
-        match self.begin() {
+        let answered = match self.begin(end) {
             // Needs `allow_on_headers_stop_iteration`, or Envoy would hold back the body too.
-            Ok(true) if !end => Action::Pause,
-            Ok(_) => self.decide(Body::None, false),
+            Ok(Begun::Body) => return Action::Pause,
+            Ok(Begun::Decide) => return self.decide(&[], false),
+            Ok(Begun::Models(name)) => self.list(name.as_deref()),
+            Ok(Begun::Encoded(encoding)) => {
+                let refusal = Refusal::unsupported_encoding(&encoding);
+                self.router.with(|all| all.metrics().refused(&refusal));
+                self.refuse(&refusal)
+            }
             Err(error) => {
                 log::error!("router: {error}");
-                self.stage = Stage::Done;
-                self.fail("host").unwrap_or(Action::Pause)
+                self.fail("host")
             }
-        }
+        };
+        self.stage = Stage::Done;
+        // If even that fails, it stays where it is and times out.
+        answered.unwrap_or(Action::Pause)
     }
 
     // What to do with more of a request that was looked at already.
@@ -335,19 +425,43 @@ impl Flow {
         if let Some(action) = self.settled() {
             return action;
         }
-        if size <= self.router.most_body && !end {
+        if size > self.router.most_body {
+            return self.large_body(size, end);
+        }
+        if !end {
             return Action::Pause;
         }
         let bytes = self.buffered();
-        self.decide_on(&bytes, end && self.router.may_wait())
+        self.decide(&bytes, self.router.may_wait())
+    }
+
+    /// More of a body that is not looked into. It goes on as soon as its model is known.
+    fn large_body(&mut self, size: usize, end: bool) -> Action {
+        let matters = self.router.parts_models();
+        let form = self.form.as_deref();
+        let large = self.large.get_or_insert_with(|| Large::new(form));
+        let looked = if matters {
+            large.feed(size, end, host::request_body)
+        } else {
+            large.pass(size);
+            Ok(true)
+        };
+        let found = looked.unwrap_or_else(|error| {
+            log::error!("router: {error}");
+            true
+        });
+        if found || end { self.decide(&[], end && self.router.may_wait()) } else { Action::Pause }
     }
 
     fn request_trailers(&mut self) -> Action {
         if let Some(action) = self.settled() {
             return action;
         }
+        if let Some(size) = self.large.as_ref().map(Large::bytes) {
+            return self.large_body(size, true);
+        }
         let bytes = self.buffered();
-        self.decide_on(&bytes, self.router.may_wait())
+        self.decide(&bytes, self.router.may_wait())
     }
 
     fn response_headers(&mut self, end: bool) -> Action {
@@ -355,6 +469,7 @@ impl Flow {
             let last = self.last_key.map(|key| format!(", last=\"{key:?}\"")).unwrap_or_default();
             let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
         }
+        self.watch.progress = Progress::Begun;
         if let Some(ticket) = &mut self.ticket {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
@@ -368,14 +483,41 @@ impl Flow {
             }
             self.watch.read &= looks;
             if end {
+                self.own_failure(0);
                 self.finish();
             }
         }
         Action::Continue
     }
 
+    fn own_failure(&mut self, size: usize) {
+        let Some(ticket) = &mut self.ticket else { return };
+        match self.watch.own_failure(size) {
+            Ok(None) => {}
+            Ok(Some(answer)) => {
+                self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
+    fn over(&mut self) {
+        let Some(ticket) = &self.ticket else { return };
+        match self.watch.broke_off() {
+            Ok(None) => {}
+            Ok(Some((endpoint, client))) => {
+                let now_ms = host::now_ms();
+                self.router.with(|all| all.broke_off(ticket, &endpoint, Some(&client), now_ms));
+            }
+            Err(error) => log::debug!("router: {error}"),
+        }
+    }
+
     // Answers pass as they come: nothing here holds one back.
     fn response_body(&mut self, size: usize, end: bool) -> Action {
+        if end {
+            self.own_failure(size);
+        }
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
         if !self.watch.begun && size > 0 {
             self.watch.begun = true;
@@ -396,6 +538,10 @@ impl Flow {
 
 impl Flow {
     fn finish(&mut self) {
+        let taken = self.watch.end();
+        if let Some(ticket) = self.ticket.as_ref().filter(|_| taken) {
+            self.router.with(|all| all.lived(ticket));
+        }
         if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
             self.router.with(|all| all.finished(ticket, self.watch.usage()));
         }

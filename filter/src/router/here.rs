@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::Local;
-use warmpath_routing::health::{Ejection, Health};
+use warmpath_routing::health::{Cause, Ejection, Health};
 use warmpath_routing::ledger::{Line, Lines, Member};
 use warmpath_routing::recent::Recent;
 
@@ -166,8 +166,15 @@ impl Here {
     }
 
     /// A replica could not serve. Says whether that ejects it.
-    pub(super) fn failed(&mut self, rule: &Ejection, view: &View, name: u64, now_ms: u64) -> bool {
-        let ejected = self.health.failed(rule, name, now_ms);
+    pub(super) fn failed(
+        &mut self,
+        rule: &Ejection,
+        view: &View,
+        name: u64,
+        cause: Cause,
+        now_ms: u64,
+    ) -> bool {
+        let ejected = self.health.failed(rule, name, cause, now_ms);
         if ejected {
             self.mark(view, name, true);
         }
@@ -177,6 +184,11 @@ impl Here {
     /// Whether a replica failed when it was last heard of.
     pub(super) fn doubts(&self, name: u64) -> bool {
         self.health.doubts(name)
+    }
+
+    /// Whether this worker or another one has ejected a replica.
+    pub(super) fn is_ejected(&self, name: u64, now_ms: u64) -> bool {
+        self.line(name).ejected_until_ms > now_ms
     }
 
     /// A replica has served.
@@ -239,6 +251,7 @@ mod tests {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            adapters: None,
         };
         let mut view = View::default();
         view.world.replicas = (1..3).map(replica).collect();
@@ -301,7 +314,8 @@ mod tests {
             a.exchange(&mut data, &mut of_a, now).unwrap();
             b.exchange(&mut data, &mut of_b, now).unwrap();
         }
-        let told: Vec<bool> = (0..3).map(|_| a.failed(&rule, &of_a, first, 1_060)).collect();
+        let told: Vec<bool> =
+            (0..3).map(|_| a.failed(&rule, &of_a, first, Cause::Replica, 1_060)).collect();
         assert_eq!(told, [false, false, true]);
         assert_eq!(a.ejected, [true, false]);
         a.exchange(&mut data, &mut of_a, 1_100).unwrap();

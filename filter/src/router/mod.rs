@@ -1,15 +1,18 @@
 //! The role `router`: the HTTP filter on every worker.
 
 mod dispatch;
+mod ending;
 mod exchange;
 mod feedback;
 mod fresher;
 mod here;
+mod large;
 mod metrics;
 mod pace;
 mod prompts;
 mod response;
 mod sample;
+mod suspects;
 mod ticket;
 mod view;
 mod waiting;
@@ -20,6 +23,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::rc::Weak;
 
 use warmpath_routing::policy::ZoneSource;
+use warmpath_routing::residency::Claim;
 
 use crate::config;
 use crate::host;
@@ -122,8 +126,13 @@ impl Router {
     }
 
     // Whether the policy has such a zone, so that it is worth reading the body.
-    fn knows_zone(&self, zone: Option<&str>) -> bool {
-        self.dispatch.try_borrow().is_ok_and(|dispatch| dispatch.knows_zone(zone))
+    fn knows_zone(&self, claim: Claim<'_>) -> bool {
+        self.dispatch.try_borrow().is_ok_and(|dispatch| dispatch.knows_zone(claim))
+    }
+
+    // Whether a request's model has to be known before it goes on.
+    fn parts_models(&self) -> bool {
+        self.dispatch.try_borrow().is_ok_and(|dispatch| dispatch.parts_models())
     }
 
     // What is only to be counted is not worth failing for.

@@ -1,47 +1,28 @@
 //! Reading prompts: the models that one VM has loaded.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use serde::Deserialize;
+use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{
-    Api, Beginnings, Model, Prefix, PromptError, Prompter, Reach, Request,
+    Api, Beginnings, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
 };
 
-use super::view::{View, Wanted};
+use super::view::{KnownModel, View};
 use crate::shared::{self, Data};
 
 /// Beginnings of bodies may take this part of what a memo may take.
 const BEGINNINGS_SHARE: usize = 8;
 
-/// The model that a body names.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) enum Requested {
-    #[default]
-    Nothing,
-    /// One of the view's, by its place there.
-    Known(usize),
-    /// One that nobody knows.
-    Stranger(String),
-}
-
-impl Requested {
-    fn of(view: &View, requested: &str) -> Self {
-        match view.model(requested) {
-            Some(Wanted { place, .. }) => Self::Known(place),
-            None => Self::Stranger(requested.to_owned()),
-        }
-    }
-}
-
 /// What a body says.
 #[derive(Debug, Default)]
-pub(super) struct Read {
-    pub(super) model: Requested,
+pub(super) struct Read<'a> {
+    /// What it says of its model.
+    pub(super) requested: Requested<'a>,
     /// Keys of the prompt's blocks.
     pub(super) keys: Vec<Key>,
     /// Tokens of the prompt, as far as known.
@@ -153,75 +134,89 @@ impl Prompts {
         self.beginnings = Beginnings::new(memo_bytes / BEGINNINGS_SHARE);
     }
 
-    /// Reads a body: model, prompt, fingerprints; at least so far of its first `limit_tokens`.
-    pub(super) fn read(
+    /// Reads a body: model, prompt, fingerprints; at least so far of its first
+    /// [`Policy::prefix_tokens`].
+    pub(super) fn read<'b>(
         &mut self,
-        view: &View,
+        (policy, view): (&Policy, &View),
         api: Api,
-        body: &[u8],
-        (reach, limit_tokens): (Reach, usize),
+        body: &'b [u8],
+        reach: Reach,
         now_unix: u64,
-    ) -> Read {
+    ) -> Read<'b> {
         let now_unix = i64::try_from(now_unix).unwrap_or(0);
         if api == Api::Chat
-            && let Some(read) =
-                self.read_after_beginning(view, body, (reach, limit_tokens), now_unix)
+            && let Some(read) = self.read_after_beginning((policy, view), body, reach, now_unix)
         {
             return read;
         }
         let Ok(request) = Request::parse(api, body) else {
-            let read = Read::peek(view, body);
-            let stranger = matches!(read.model, Requested::Stranger(_)) && !view.models.is_empty();
-            let degrade = if stranger { Degrade::UnknownModel } else { Degrade::BadRequest };
-            return Read { degrade: Some(degrade), ..read };
+            let requested = Requested::of_body(None, body);
+            return Read::guess(requested, body.len()).because(Degrade::BadRequest);
         };
-        // Of a model that nobody knows the decision says so itself.
-        let Some(Wanted { place, known, adapter }) = view.model(request.model()) else {
-            let model = Requested::Stranger(request.model().to_owned());
-            return Read { model, ..Read::guess(body) };
+        let requested = request.requested();
+        let unread = |requested, why| Read::guess(requested, body.len()).because(why);
+        let Some((known, adapter)) = wanted((policy, view), &requested) else {
+            return unread(requested, Degrade::NoTokenizer);
         };
-        let guess = Read { model: Requested::Known(place), ..Read::guess(body) };
         let slot = known.artefact.and_then(|id| self.slots.get_mut(&id));
         let Some(Slot::Ready(prompter)) = slot else {
-            return Read { degrade: Some(Degrade::NoTokenizer), ..guess };
+            return unread(requested, Degrade::NoTokenizer);
         };
         let root = known.root(adapter, request.cache_salt());
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        match prompter.prefix(&request, root, limit_tokens, now_unix) {
+        match prompter.prefix(&request, root, policy.prefix_tokens, now_unix) {
             Ok(prefix) => {
-                let read = read_of(prompter, before, prefix, place);
+                let read = read_of(prompter, before, prefix, request.requested());
                 if api == Api::Chat {
                     let beginnings = &mut self.beginnings;
+                    let limit_tokens = policy.prefix_tokens;
                     beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
                 }
                 read
             }
-            Err(error) => Read { degrade: Some(degrade_of(&error)), ..guess },
+            Err(error) => unread(request.requested(), degrade_of(&error)),
         }
     }
 
     /// Reads a chat that begins as others did.
     fn read_after_beginning(
         &mut self,
-        view: &View,
+        (policy, view): (&Policy, &View),
         body: &[u8],
-        (reach, limit_tokens): (Reach, usize),
+        reach: Reach,
         now_unix: i64,
-    ) -> Option<Read> {
+    ) -> Option<Read<'static>> {
         let found = self.beginnings.find(body, now_unix)?;
-        let Wanted { place, known, adapter } = view.model(found.model())?;
+        let requested = Requested::by_name(found.model().to_owned());
+        let (known, adapter) = wanted((policy, view), &requested)?;
         let root = known.root(adapter, found.cache_salt());
         let Slot::Ready(prompter) = self.slots.get_mut(&known.artefact?)? else { return None };
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        let prefix = prompter.prefix_after(&found, &root, limit_tokens, reach)?;
-        let read = read_of(prompter, before, prefix, place);
+        let prefix = prompter.prefix_after(&found, &root, policy.prefix_tokens, reach)?;
+        let read = read_of(prompter, before, prefix, requested.clone());
         Some(Read { beginning: true, ..read })
     }
 }
 
-fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, place: usize) -> Read {
+/// The model that is asked for, where the relay has told of it, and the adapter on it.
+fn wanted<'a>(
+    (policy, view): (&'a Policy, &'a View),
+    requested: &'a Requested<'_>,
+) -> Option<(&'a KnownModel, &'a str)> {
+    let resolved = resolve(policy, view.told(), requested);
+    let Wants::Model { adapter, .. } = resolved.wants else { return None };
+    Some((view.models.get(resolved.told?)?, adapter))
+}
+
+fn read_of<'a>(
+    prompter: &Prompter,
+    before: (u64, u64),
+    prefix: Prefix,
+    requested: Requested<'a>,
+) -> Read<'a> {
     Read {
-        model: Requested::Known(place),
+        requested,
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
         keys: prefix.keys,
         left_out: prefix.left_out,
@@ -230,24 +225,17 @@ fn read_of(prompter: &Prompter, before: (u64, u64), prefix: Prefix, place: usize
     }
 }
 
-impl Read {
-    /// What a body may come to of which only the length is known.
-    pub(super) fn guess(body: &[u8]) -> Self {
+impl<'a> Read<'a> {
+    /// What a body of so many bytes may come to of which nothing else is known.
+    pub(super) fn guess(requested: Requested<'a>, bytes: usize) -> Self {
         const BYTES_PER_TOKEN: usize = 4;
-        let prompt_tokens = u32::try_from(body.len() / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
-        Self { prompt_tokens, ..Self::default() }
+        let prompt_tokens = u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
+        Self { requested, prompt_tokens, ..Self::default() }
     }
 
-    /// What can be told of a body that is none of the known APIs': its model, if it says one.
-    pub(super) fn peek(view: &View, body: &[u8]) -> Self {
-        #[derive(Deserialize)]
-        struct Peek<'a> {
-            #[serde(borrow)]
-            model: Cow<'a, str>,
-        }
-        let peek: Option<Peek<'_>> = serde_json::from_slice(body).ok();
-        let model = peek.map_or(Requested::Nothing, |peek| Requested::of(view, &peek.model));
-        Self { model, ..Self::guess(body) }
+    /// The same, and why there are no keys.
+    pub(super) fn because(self, why: Degrade) -> Self {
+        Self { degrade: Some(why), ..self }
     }
 }
 

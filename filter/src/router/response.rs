@@ -5,11 +5,15 @@ use std::borrow::Cow;
 use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{TAIL_BYTES, Tail, Usage};
 
+use super::ending::{Client, Ending};
 use super::ticket::Answer;
 use crate::host::{self, HeaderList, Headers};
 
 /// ORCA's report of an engine's load.
 const ORCA: &str = "endpoint-load-metrics";
+
+/// What Envoy answers itself is short, in bytes.
+const SHORT: usize = 256;
 
 /// What is watched of an answer.
 #[derive(Debug, Default)]
@@ -20,6 +24,30 @@ pub(super) struct Watch {
     pub(super) begun: bool,
     /// Its end is still to be read.
     pub(super) read: bool,
+    pub(super) progress: Progress,
+    giver: Giver,
+}
+
+/// How much of an answer has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Progress {
+    #[default]
+    Nothing,
+    /// Its headers.
+    Begun,
+    Whole,
+}
+
+/// Who gave it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Giver {
+    /// Nobody looked.
+    #[default]
+    Unseen,
+    /// An engine that took the request.
+    Engine,
+    /// An engine that would or could not, or Envoy.
+    Other,
 }
 
 impl Watch {
@@ -43,6 +71,8 @@ impl Watch {
             Cow::Owned(property("response\0code_details")?)
         };
         let of_engine = details == "via_upstream";
+        let taken = of_engine && status < 500 && status != 429;
+        self.giver = if taken { Giver::Engine } else { Giver::Other };
         self.read = of_engine && plain && status == 200 && readable;
         // What the first one answers took one attempt.
         let attempts = if of_engine && as_foreseen {
@@ -50,15 +80,58 @@ impl Watch {
         } else {
             host::number("upstream\0request_attempt_count")?.unwrap_or(1) as usize
         };
-        Ok(Answer {
+        let mut answer = Answer {
             orca: if orca { report(&headers)? } else { None },
             status,
             of_engine,
-            // A tripped circuit breaker (`…{overflow}`) is Envoy's own doing.
-            upstream_failed: details.starts_with("upstream_") && !details.contains("overflow"),
+            upstream_failed: upstream_failed(&details),
+            ending: Ending::of(&details),
+            client: None,
             upstream,
             attempts,
-        })
+        };
+        if answer.upstream_failed || answer.is_overloaded() || attempts > 1 {
+            answer.client = Some(Client::read()?);
+        }
+        Ok(answer)
+    }
+
+    /// A piece of the body is the last. Gives what was not looked into and is one of Envoy's own that
+    /// says that engines failed: it is short, and there are few that are, so that asking costs little.
+    pub(super) fn own_failure(&mut self, size: usize) -> host::Result<Option<Answer>> {
+        if self.giver != Giver::Unseen || self.begun || size > SHORT {
+            return Ok(None);
+        }
+        self.giver = Giver::Other;
+        let details = property("response\0code_details")?;
+        if !upstream_failed(&details) {
+            return Ok(None);
+        }
+        Ok(Some(Answer {
+            upstream_failed: true,
+            ending: Ending::of(&details),
+            client: Some(Client::read()?),
+            upstream: Some(property("upstream\0address")?).filter(|address| !address.is_empty()),
+            attempts: host::number("upstream\0request_attempt_count")?.unwrap_or(1) as usize,
+            ..Answer::default()
+        }))
+    }
+
+    /// The stream is over. Gives the endpoint of an engine that dropped it after it had begun to
+    /// answer, and who asked.
+    pub(super) fn broke_off(&self) -> host::Result<Option<(String, Client)>> {
+        if self.progress != Progress::Begun
+            || Ending::of(&property("response\0code_details")?) != Ending::Dropped
+        {
+            return Ok(None);
+        }
+        Ok(Some((property("upstream\0address")?, Client::read()?)))
+    }
+
+    /// It is whole. Says whether an engine has taken the request and answered.
+    pub(super) fn end(&mut self) -> bool {
+        self.progress = Progress::Whole;
+        self.giver == Giver::Engine
     }
 
     /// A piece of the body passes. Only its end is copied.
@@ -79,6 +152,12 @@ impl Watch {
     pub(super) fn usage(&self) -> Option<Usage> {
         self.tail.usage()
     }
+}
+
+/// Whether Envoy's details say that engines failed. A tripped circuit breaker (`…{overflow}`) is its
+/// own doing.
+fn upstream_failed(details: &str) -> bool {
+    details.starts_with("upstream_") && !details.contains("overflow")
 }
 
 /// The engine's load; the client is not told of it.

@@ -1,9 +1,13 @@
 //! What is kept of a request that was sent, until its answer has ended.
 
+use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Route};
 use warmpath_routing::orca::Orca;
+use warmpath_routing::poison::Prompt;
 use warmpath_routing::view::World;
+
+use super::ending::{Client, Ending};
 
 /// A request under way.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +18,8 @@ pub(super) struct Ticket {
     pub(super) cold_tokens: u32,
     /// What Envoy was told.
     pub(super) named: Named,
+    /// What was sent.
+    pub(super) prompt: Option<Prompt>,
     /// The model, by the name that pools use.
     pub(super) model: Option<String>,
     pub(super) pool: String,
@@ -103,12 +109,23 @@ pub(super) struct Answer {
     pub(super) of_engine: bool,
     /// Envoy's own answer says that engines failed, and not the client or the configuration.
     pub(super) upstream_failed: bool,
+    /// How the last of them did.
+    pub(super) ending: Ending,
+    /// Who asked; told where something went wrong.
+    pub(super) client: Option<Client>,
     /// `ip:port` of the host that answered or was tried last.
     pub(super) upstream: Option<String>,
     /// Hosts that were tried.
     pub(super) attempts: usize,
     /// The engine's load, where it reports one.
     pub(super) orca: Option<Orca>,
+}
+
+impl Answer {
+    /// An engine says that it can't serve.
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.of_engine && matches!(self.status, 502..=504)
+    }
 }
 
 impl Ticket {
@@ -143,7 +160,11 @@ impl Ticket {
             at: None,
             cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
             named: named.collect(),
-            model: ask.model.map(str::to_owned),
+            model: match ask.model {
+                Wants::Model { name, .. } => Some(name.to_owned()),
+                Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,
+            },
+            prompt: None,
             pool: route.pool.to_owned(),
             expected,
             offloaded: route.offloaded_tokens,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 use warmpath_proto::v1::{self, replica, tier};
 use warmpath_routing::fingerprint::Fingerprint;
+use warmpath_routing::policy::Policy;
 use warmpath_routing::state::State;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
@@ -32,16 +33,6 @@ impl KnownModel {
     }
 }
 
-/// A model that was asked for by one of its names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted<'a> {
-    /// Its place in [`View::models`].
-    pub(super) place: usize,
-    pub(super) known: &'a KnownModel,
-    /// The adapter on it; empty for none.
-    pub(super) adapter: &'a str,
-}
-
 /// Replicas, loads and models.
 #[derive(Debug, Default)]
 pub(super) struct View {
@@ -60,14 +51,14 @@ impl View {
     ///
     /// # Errors
     /// The host's; what could not be read is tried again with the next tick.
-    pub(super) fn refresh(&mut self, data: &impl Data) -> Result<bool, HostError> {
+    pub(super) fn refresh(&mut self, policy: &Policy, data: &impl Data) -> Result<bool, HostError> {
         let Some(state) = read_state(data)? else { return Ok(false) };
         let seen = self.seen.unwrap_or_default();
         let first = self.seen.is_none();
         let replicas = first || state.replicas != seen.replicas || state.epoch != seen.epoch;
         let models = first || state.models != seen.models || state.epoch != seen.epoch;
         if replicas {
-            self.read_replicas(data)?;
+            self.read_replicas(policy, data)?;
         }
         if replicas || state.loads != seen.loads {
             self.read_loads(data)?;
@@ -89,12 +80,15 @@ impl View {
         seen.map_generation
     }
 
-    /// What a request's name stands for.
-    pub(super) fn model<'a>(&'a self, requested: &'a str) -> Option<Wanted<'a>> {
-        self.models.iter().enumerate().find_map(|(place, known)| {
-            let adapter = known.model.adapter(requested)?;
-            Some(Wanted { place, known, adapter })
-        })
+    /// The models that the relay has told of; none before it was first heard.
+    pub(super) fn told(&self) -> impl Iterator<Item = &Model> + Clone {
+        self.models.iter().map(|known| &known.model)
+    }
+
+    /// Replicas that are filed under a pool of another model.
+    pub(super) fn misfiled(&self) -> impl Iterator<Item = &Replica> {
+        let replicas = self.world.replicas.iter();
+        replicas.filter(|replica| replica.state == ReplicaState::Misfiled)
     }
 
     /// Changes whenever the loads were read again.
@@ -102,11 +96,12 @@ impl View {
         self.loads_read
     }
 
-    fn read_replicas(&mut self, data: &impl Data) -> Result<(), HostError> {
+    fn read_replicas(&mut self, policy: &Policy, data: &impl Data) -> Result<(), HostError> {
         let Some(table) = decode::<v1::Replicas>(data.get(shared::REPLICAS)?) else {
             return Ok(());
         };
-        self.world.replicas = table.replicas.into_iter().filter_map(to_replica).collect();
+        self.world.replicas =
+            table.replicas.into_iter().filter_map(|it| to_replica(policy, it)).collect();
         self.names = self.world.replicas.iter().map(Replica::name).collect();
         Ok(())
     }
@@ -151,8 +146,9 @@ fn decode<M: Message + Default>(bytes: Option<Vec<u8>>) -> Option<M> {
     M::decode(bytes?.as_slice()).ok()
 }
 
-fn to_replica(replica: v1::Replica) -> Option<Replica> {
+fn to_replica(policy: &Policy, replica: v1::Replica) -> Option<Replica> {
     let state = match replica.state() {
+        _ if !policy.files(&replica.pool, &replica.model) => ReplicaState::Misfiled,
         replica::State::Ready => ReplicaState::Ready,
         replica::State::Draining => ReplicaState::Draining,
         replica::State::Down => ReplicaState::Down,
@@ -174,6 +170,7 @@ fn to_replica(replica: v1::Replica) -> Option<Replica> {
             Err(_) => u16::MAX,
         },
         tiers,
+        adapters: replica.adapters_known.then_some(replica.adapters),
     })
 }
 

@@ -9,6 +9,7 @@ mod chunks;
 mod follower;
 mod guard;
 mod metrics;
+mod pools;
 
 use prost::Message;
 use warmpath_routing::prefix_map::Layout;
@@ -21,6 +22,7 @@ pub use chunks::ChunkError;
 pub use follower::{Broken, Follower, Told};
 pub use guard::Gap;
 use metrics::Metrics;
+use pools::Pools;
 
 const SERVICE: &str = "warmpath.sidestream.v1.SideStream";
 const METHOD: &str = "Follow";
@@ -43,6 +45,7 @@ pub struct Service {
     stream: Stream,
     backoff: Backoff,
     follower: Follower<Envoy>,
+    pools: Pools,
     metrics: Metrics,
     // When the stream was opened or last brought something.
     heard_ms: u64,
@@ -62,6 +65,7 @@ impl Service {
             stream: Stream::Closed,
             backoff: Backoff::default(),
             follower: Follower::new(Envoy, Layout::default()),
+            pools: Pools::default(),
             metrics: Metrics::define(),
             heard_ms: 0,
             mourned: false,
@@ -81,7 +85,8 @@ impl Service {
                 self.reset(token, now_ms);
             }
             Stream::Closed if self.backoff.due(now_ms) => self.open(now_ms),
-            Stream::Open { .. } | Stream::Closed => {}
+            Stream::Open { token } => self.tell_pools(token, now_ms),
+            Stream::Closed => {}
         }
         if let Err(error) = self.follower.tick() {
             self.trouble(&error);
@@ -146,6 +151,7 @@ impl Service {
             Ok(token) => {
                 self.stream = Stream::Open { token };
                 self.heard_ms = now_ms;
+                self.pools.begin();
                 let hello = self.follower.hello(node_id()).encode_to_vec();
                 if let Err(error) = host::grpc_send(token, &hello) {
                     self.doom(token, &error.to_string());
@@ -155,6 +161,18 @@ impl Service {
                 self.lost(&error.to_string());
                 self.wait(now_ms);
             }
+        }
+    }
+
+    fn tell_pools(&mut self, token: u32, now_ms: u64) {
+        match self.pools.news(self.follower.data(), now_ms) {
+            Ok(None) => {}
+            Ok(Some(up)) => {
+                if let Err(error) = host::grpc_send(token, &up.encode_to_vec()) {
+                    self.doom(token, &error.to_string());
+                }
+            }
+            Err(error) => self.trouble(&error),
         }
     }
 

@@ -15,6 +15,7 @@ use super::raw::{
 use super::{
     Config, ConfigError, Discovery, Events, MAX_REPLICAS, Model, Place, Port, Replica, Tls, Token,
 };
+use crate::adapters::Adapters;
 use crate::index::Limits;
 use crate::load::Polling;
 use crate::subscriber::Way;
@@ -82,7 +83,7 @@ impl Checker<'_> {
         let mut connects = HashSet::new();
         let mut replicas = Vec::new();
         for (i, raw) in raw.replicas.iter().enumerate() {
-            let replica = self.replica(i, raw, &by_name)?;
+            let replica = self.replica(i, raw, &models, &by_name)?;
             let at = raw.endpoint.referenced;
             let field = format!("replicas[{i}]");
             if i >= MAX_REPLICAS {
@@ -122,7 +123,7 @@ impl Checker<'_> {
         }
         let mut discovery = Vec::new();
         for (i, raw) in raw.discovery.iter().enumerate() {
-            discovery.push(self.discovery(i, raw, &by_name)?);
+            discovery.push(self.discovery(i, raw, &models, &by_name)?);
         }
         Ok(Config {
             listen,
@@ -198,9 +199,12 @@ impl Checker<'_> {
         &self,
         i: usize,
         raw: &RawReplica,
-        models: &HashMap<String, usize>,
+        models: &[Model],
+        by_name: &HashMap<String, usize>,
     ) -> Result<Replica, ConfigError> {
-        let model = self.model_of(&format!("replicas[{i}].model"), &raw.model, models)?;
+        let model = self.model_of(&format!("replicas[{i}].model"), &raw.model, by_name)?;
+        let adapters =
+            self.adapters(&format!("replicas[{i}]"), raw.adapters.as_ref(), models.get(model))?;
         let events = match &raw.events {
             None => None,
             Some(events) => {
@@ -230,6 +234,7 @@ impl Checker<'_> {
             draining: raw.draining,
             store: self.store(&format!("replicas[{i}]"), raw.shared_store.as_ref())?,
             weight: self.weight(&format!("replicas[{i}]"), raw.weight.as_ref())?,
+            adapters,
             events,
         })
     }
@@ -252,6 +257,28 @@ impl Checker<'_> {
         raw.map(|name| self.named(&format!("{of}.shared_store"), name)).transpose()
     }
 
+    /// Only what the model lists, so that a name is the same everywhere.
+    fn adapters(
+        &self,
+        of: &str,
+        raw: Option<&Vec<Spanned<String>>>,
+        model: Option<&Model>,
+    ) -> Result<Option<Adapters>, ConfigError> {
+        let (Some(raw), Some(model)) = (raw, model) else { return Ok(None) };
+        for (i, name) in raw.iter().enumerate() {
+            if !model.adapters.contains(&name.value) {
+                let what = format!(
+                    "{:?} is none of the adapters of model {:?}: list it there, too, or leave it \
+                     out here",
+                    name.value, model.name
+                );
+                let field = format!("{of}.adapters[{i}]");
+                return Err(self.error(name.referenced, &field, what));
+            }
+        }
+        Ok(Some(raw.iter().map(|name| name.value.clone()).collect()))
+    }
+
     fn model_of(
         &self,
         field: &str,
@@ -268,7 +295,8 @@ impl Checker<'_> {
         &self,
         i: usize,
         raw: &RawDiscovery,
-        models: &HashMap<String, usize>,
+        models: &[Model],
+        by_name: &HashMap<String, usize>,
     ) -> Result<Discovery, ConfigError> {
         let field = |name: &str| format!("discovery[{i}].{name}");
         let at = raw.port.referenced;
@@ -304,12 +332,16 @@ impl Checker<'_> {
             let what = "is of no use without events_port";
             return Err(self.error(at, &field("replay_port"), what));
         }
+        let model = self.model_of(&field("model"), &raw.model, by_name)?;
+        let adapters =
+            self.adapters(&format!("discovery[{i}]"), raw.adapters.as_ref(), models.get(model))?;
         Ok(Discovery {
             port: port("port", &raw.port)?,
             pool: self.named(&field("pool"), &raw.pool)?,
-            model: self.model_of(&field("model"), &raw.model, models)?,
+            model,
             store: self.store(&format!("discovery[{i}]"), raw.shared_store.as_ref())?,
             weight: self.weight(&format!("discovery[{i}]"), raw.weight.as_ref())?,
+            adapters,
             events_port: optional("events_port", &raw.events_port)?,
             replay_port: optional("replay_port", &raw.replay_port)?,
             duplicates: raw.duplicates,

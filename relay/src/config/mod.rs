@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::adapters::Adapters;
 use crate::index::{Duplicates, Limits};
 use crate::load::Polling;
 use crate::subscriber::Way;
@@ -82,6 +83,8 @@ pub struct Replica {
     pub store: Option<String>,
     /// What it can take beside others, in hundredths of a plain replica.
     pub weight: u16,
+    /// The adapters that are loaded there; none where that isn't said.
+    pub adapters: Option<Adapters>,
     /// How its events are heard.
     pub events: Option<Events>,
 }
@@ -101,6 +104,8 @@ pub struct Discovery {
     pub store: Option<String>,
     /// What each can take beside others, in hundredths of a plain replica.
     pub weight: u16,
+    /// The adapters that are loaded at each; none where that isn't said.
+    pub adapters: Option<Adapters>,
     /// Port of their publishers.
     pub events_port: Option<Port>,
     /// Port of their replay sockets.

@@ -52,6 +52,7 @@ pub(super) struct RawReplica {
     pub(super) draining: bool,
     pub(super) shared_store: Option<Spanned<String>>,
     pub(super) weight: Option<Spanned<f64>>,
+    pub(super) adapters: Option<Vec<Spanned<String>>>,
     pub(super) events: Option<Spanned<RawEvents>>,
 }
 
@@ -73,6 +74,7 @@ pub(super) struct RawDiscovery {
     pub(super) model: Spanned<String>,
     pub(super) shared_store: Option<Spanned<String>>,
     pub(super) weight: Option<Spanned<f64>>,
+    pub(super) adapters: Option<Vec<Spanned<String>>>,
     pub(super) events_port: Option<Spanned<Port>>,
     pub(super) replay_port: Option<Spanned<Port>>,
     #[serde(default)]

@@ -6,7 +6,7 @@ admin: 127.0.0.1:18901
 models:
   - name: demo
     version: "1"
-    adapters: [demo-lora]
+    adapters: [demo-lora, other]
 replicas:
   - endpoint: 127.0.0.1:18001
     pool: demo-eu-west
@@ -33,6 +33,7 @@ discovery:
     events_port: 5557
     replay_port: replay
     weight: 1.5
+    adapters: [other, demo-lora]
 polling: { interval_ms: 100, silence_ms: 0 }
 limits: { blocks_per_replica: 5000 }
 "#;
@@ -72,6 +73,11 @@ fn a_good_one_is_understood() {
     assert_eq!(config.polling.round_trips, Some(Duration::from_secs(5)));
     assert_eq!(config.limits.blocks, 5000);
     assert_eq!((first.weight, config.discovery[1].weight), (100, 150));
+    let adapters = config.discovery[1].adapters.as_ref().unwrap();
+    assert_eq!(
+        (&first.adapters, adapters.names()),
+        (&None, &["demo-lora", "other"].map(String::from)[..])
+    );
     let [dns, slices] = config.discovery.as_slice() else { panic!() };
     let place = Place::Dns { name: "engines.svc".into(), every: Duration::from_secs(1) };
     assert_eq!((&dns.place, &dns.port), (&place, &Port::Number(8000)));
@@ -94,7 +100,12 @@ fn errors_name_line_and_field() {
         ("127.0.0.1:18002\n    rank: 1", "127.0.0.1:18001", 13, "replicas[1]: another replica"),
         ("{ connect: \"tcp://127.0.0.1:18101\",", "{", 12, "replicas[0].events: needs either"),
         ("tcp://127.0.0.1:18101", "tcp://*:18101", 12, "replicas[0].events.connect"),
-        ("adapters: [demo-lora]", "adapters: [demo]", 7, "models[0].adapters[0]: \"demo\" names"),
+        (
+            "adapters: [demo-lora, other]",
+            "adapters: [demo]",
+            7,
+            "models[0].adapters[0]: \"demo\" names",
+        ),
         (
             "version: \"1\"",
             "version: \"1\"\n    path: /nowhere",
@@ -130,7 +141,14 @@ fn errors_name_line_and_field() {
         ),
         ("shared_store: hot", "shared_store: ''", 30, "discovery[1].shared_store: is empty"),
         ("weight: 1.5", "weight: 0", 33, "discovery[1].weight: 0 is not from 0.01 to 100"),
-        ("interval_ms: 100", "interval_ms: 0", 34, "polling.interval_ms: 0 is not from 10"),
+        (
+            "adapters: [other, demo-lora]",
+            "adapters: [other, demo]",
+            34,
+            "discovery[1].adapters[1]: \"demo\" is none of the adapters of model \"demo\"",
+        ),
+        ("draining: true", "adapters: [x]", 17, "replicas[1].adapters[0]: \"x\" is none of the"),
+        ("interval_ms: 100", "interval_ms: 0", 35, "polling.interval_ms: 0 is not from 10"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();

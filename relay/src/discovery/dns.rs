@@ -65,6 +65,7 @@ mod tests {
             model: 0,
             store: None,
             weight: 100,
+            adapters: None,
             events_port: Some(Port::Number(5557)),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,

@@ -126,6 +126,7 @@ fn replica(
         draining: false,
         store: of.store.clone(),
         weight: of.weight,
+        adapters: of.adapters.clone(),
         events,
     })
 }

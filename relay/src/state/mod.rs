@@ -4,6 +4,8 @@
 //! queues, one per side-stream. A stream that doesn't keep up is ended; it comes again and gets a
 //! snapshot.
 
+mod adapters;
+mod gateways;
 mod replica;
 mod stores;
 mod streams;
@@ -24,6 +26,8 @@ use crate::events::{Batch, Event, Medium};
 use crate::index::{Changes, Slots};
 use crate::load::Report;
 use crate::message::{Doubt, Message, ReplicaId};
+pub use gateways::PoolMismatch;
+use gateways::Warned;
 pub use replica::Known;
 use replica::Replica;
 use stores::{Store, StoreKey};
@@ -60,18 +64,23 @@ pub struct State {
     settled: bool,
     streams_opened: u64,
     streams_too_slow: u64,
+    warned: Warned,
 }
 
 impl State {
     /// Nothing known yet but which replicas there are; they are numbered from 0 on.
     pub fn new(known: Vec<Known>) -> Self {
         let mut slots = Slots::default();
-        let replicas = known
+        let replicas: BTreeMap<_, _> = known
             .into_iter()
             .map(|known| Replica::new(known, slots.take().unwrap_or(u32::MAX)))
             .enumerate()
             .collect();
-        Self {
+        let configured: Vec<_> = replicas
+            .iter()
+            .filter_map(|(id, replica)| Some((*id, replica.known.adapters.clone()?)))
+            .collect();
+        let mut state = Self {
             replicas,
             drained: BTreeSet::new(),
             stores: BTreeMap::new(),
@@ -87,7 +96,12 @@ impl State {
             settled: false,
             streams_opened: 0,
             streams_too_slow: 0,
+            warned: Warned::default(),
+        };
+        for (id, adapters) in configured {
+            state.configured(id, Some(adapters));
         }
+        state
     }
 
     /// Runs until `stop`, or until nobody can send messages any more.
@@ -126,7 +140,10 @@ impl State {
             Message::Heard { replica, heard } => self.update(replica, |r| r.heard = heard),
             Message::Settled { replica } => self.update(replica, |r| r.settled = true),
             Message::Report { replica, report } => self.report(replica, &report),
-            Message::Serves { replica, wrong } => self.update(replica, |r| r.serves(wrong)),
+            Message::Serves { replica, wrong, adapters } => {
+                self.update(replica, |r| r.serves(wrong));
+                self.listed(replica, adapters);
+            }
             Message::Subscribe { reply } => {
                 if self.settled {
                     self.subscribe(reply);
@@ -134,12 +151,16 @@ impl State {
                     self.early.push(reply);
                 }
             }
+            Message::Policy { stream, node, pools } => self.policy(stream, node, pools),
             Message::Join { replica, known } => self.join(replica, *known),
             Message::Leave { replica } => self.leave(replica),
-            Message::Told { replica, draining, weight } => self.update(replica, |replica| {
-                replica.known.draining = draining;
-                replica.known.weight = weight;
-            }),
+            Message::Told { replica, draining, weight, adapters } => {
+                self.update(replica, |replica| {
+                    replica.known.draining = draining;
+                    replica.known.weight = weight;
+                });
+                self.configured(replica, adapters);
+            }
             Message::Drain { endpoint, rank, drain, reply } => {
                 let _ = reply.send(self.drain(&endpoint, rank, drain));
             }
@@ -156,7 +177,8 @@ impl State {
     fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let told = |replica: &Replica| {
-            (replica.state(), replica.slot, replica.block_tokens, replica.known.weight)
+            let Replica { slot, block_tokens, known, adapters, .. } = replica;
+            (replica.state(), *slot, *block_tokens, known.weight, adapters.clone())
         };
         let before = told(replica);
         change(replica);
@@ -282,8 +304,11 @@ impl State {
     fn join(&mut self, id: ReplicaId, known: Known) {
         let drained = self.drained.contains(&(known.endpoint.clone(), known.rank));
         let slot = self.slots.take();
+        self.compare_pool(&known.pool, &known.model);
+        let adapters = known.adapters.clone();
         let replica = Replica::new(known, slot.unwrap_or(u32::MAX));
         self.replicas.insert(id, Replica { drained, ..replica });
+        self.configured(id, adapters);
         if slot.is_none() {
             self.restart_slots();
         }
@@ -337,6 +362,9 @@ impl State {
             replica.up = Some(report.up);
             replica.listen_for_silence(report);
         });
+        if !report.up {
+            self.unlisted(id);
+        }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         if report.load.is_some() {
             replica.load = report.load;

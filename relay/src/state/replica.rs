@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use warmpath_proto::v1::{self, replica::State as ReplicaState};
 
+use crate::adapters::Adapters;
 use crate::counters::Counters;
 use crate::index::View;
 use crate::load::{Load, Report};
@@ -39,6 +40,8 @@ pub struct Known {
     pub store: Option<String>,
     /// What it can take beside others, in hundredths of a plain replica.
     pub weight: u16,
+    /// The adapters that it has by configuration; none where that doesn't say.
+    pub adapters: Option<Adapters>,
     /// Its empty view.
     pub view: View,
     /// Counted by the tasks about it.
@@ -60,6 +63,10 @@ pub(super) struct Replica {
     pub(super) wrong: Option<String>,
     /// A person said that it takes nothing new.
     pub(super) drained: bool,
+    /// Its engine said what it serves.
+    pub(super) lists: bool,
+    /// The adapters that it has, as far as that is known.
+    pub(super) adapters: Option<Adapters>,
     /// Since when it has been running requests without an event.
     pub(super) mute_since: Option<Instant>,
     pub(super) mute: bool,
@@ -80,6 +87,8 @@ impl Replica {
             settled: !known.has_events,
             wrong: None,
             drained: false,
+            lists: false,
+            adapters: None,
             mute_since: None,
             mute: false,
             sequence: None,

@@ -10,6 +10,7 @@ use tracing::warn;
 use warmpath_proto::v1::{self, down::Body};
 use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
+use super::gateways::Gateway;
 use super::replica::Replica;
 use super::{LOADS_EVERY, State};
 use crate::events::Medium;
@@ -33,6 +34,8 @@ pub struct Delta {
 /// What a new stream begins with, and what follows.
 #[derive(Debug)]
 pub struct Subscription {
+    /// Names the stream to the state.
+    pub stream: u64,
     /// The whole table.
     pub replicas: v1::Replicas,
     /// All loads.
@@ -62,6 +65,9 @@ impl Deltas {
 }
 
 pub(super) struct Listener {
+    pub(super) id: u64,
+    /// Who listens, once it has told its policy's pools.
+    pub(super) gateway: Option<Gateway>,
     pub(super) sender: mpsc::Sender<Arc<Delta>>,
     pub(super) bytes: Arc<AtomicUsize>,
     _end: DropGuard,
@@ -135,10 +141,17 @@ impl State {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let bytes = Arc::new(AtomicUsize::new(0));
         let ended = CancellationToken::new();
-        let listener =
-            Listener { sender, bytes: Arc::clone(&bytes), _end: ended.clone().drop_guard() };
+        let id = self.streams_opened;
+        let listener = Listener {
+            id,
+            gateway: None,
+            sender,
+            bytes: Arc::clone(&bytes),
+            _end: ended.clone().drop_guard(),
+        };
         let loads = self.replicas.values().filter_map(Replica::load_now).collect();
         let subscription = Subscription {
+            stream: id,
             replicas: self.table(),
             loads: v1::Loads { loads },
             blocks: self.held(),
@@ -184,6 +197,12 @@ impl State {
                 weight: u32::from(replica.known.weight),
                 state: replica.state().into(),
                 tiers: own.chain(self.store_tier(*id)).collect(),
+                adapters_known: replica.adapters.is_some(),
+                adapters: replica
+                    .adapters
+                    .as_ref()
+                    .map(|adapters| adapters.names().to_vec())
+                    .unwrap_or_default(),
             }
         };
         v1::Replicas { replicas: self.replicas.iter().map(row).collect() }

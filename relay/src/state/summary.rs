@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Known, Listener, Replica, State, Store};
+use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::index::Seen;
 use crate::message::ReplicaId;
@@ -20,6 +20,8 @@ pub struct Summary {
     pub replicas: Vec<ReplicaSummary>,
     /// Each shared store that was heard of.
     pub stores: Vec<StoreSummary>,
+    /// Each pool whose replicas get no requests from a gateway, by the gateway's policy.
+    pub pool_mismatches: Vec<PoolMismatch>,
 }
 
 /// A picture of a store that several engines share.
@@ -57,6 +59,8 @@ pub struct ReplicaSummary {
     pub silent_under_load: bool,
     pub drained_by_hand: bool,
     pub wrong_model: Option<String>,
+    /// The LoRA adapters that are loaded there, where that is known.
+    pub adapters: Option<Vec<String>>,
     pub last_sequence: Option<u64>,
     pub block_tokens: u32,
     /// What it can take beside others; 1 is a plain replica.
@@ -106,6 +110,7 @@ impl State {
             streams_too_slow: self.streams_too_slow,
             replicas: self.replicas.iter().map(|(id, r)| self.replica_summary(*id, r)).collect(),
             stores: self.stores.iter().map(|((name, _), store)| store.summary(name)).collect(),
+            pool_mismatches: self.pool_mismatches(),
         }
     }
 }
@@ -167,6 +172,7 @@ impl Replica {
             silent_under_load: self.mute,
             drained_by_hand: self.drained,
             wrong_model: self.wrong.clone(),
+            adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,
             block_tokens: self.block_tokens,
             weight: f64::from(self.known.weight) / 100.0,

@@ -1,3 +1,6 @@
+mod adapters;
+mod policy;
+
 use std::collections::BTreeSet;
 
 use std::sync::Arc;
@@ -23,6 +26,7 @@ fn known(endpoint: &str) -> Known {
         silence: Some(Duration::from_millis(20)),
         store: None,
         weight: 100,
+        adapters: None,
         view: View::new(scope, Duplicates::Doubt, Limits::default()),
         counters: Arc::default(),
     }

@@ -275,7 +275,7 @@ impl View {
 
 pub struct Follower {
     pub stream: tonic::Streaming<Down>,
-    pub _up: mpsc::Sender<Up>,
+    pub up: mpsc::Sender<Up>,
     pub view: View,
 }
 
@@ -291,7 +291,7 @@ impl Follower {
         up.send(Up { body: Some(up::Body::Hello(hello)) }).await.unwrap();
         let ups = tokio_stream::wrappers::ReceiverStream::new(ups);
         let stream = SideStreamClient::new(channel).follow(ups).await.unwrap().into_inner();
-        Self { stream, _up: up, view: View::default() }
+        Self { stream, up, view: View::default() }
     }
 
     pub async fn until(&mut self, what: &str, done: impl Fn(&View) -> bool) {

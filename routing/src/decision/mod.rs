@@ -1,8 +1,8 @@
 //! The one function: a request and a view of the world in, a decision with its reasons out.
 //!
 //! Residency comes before everything: only pools that the zone admits are looked at, and nothing
-//! that follows can add one. Whatever else is missing (a prompt that could not be read, a stale
-//! map, a model nobody knows) costs warmth, not service.
+//! that follows can add one. Then the model: only its pools are. Whatever else is missing (a prompt
+//! that could not be read, a stale map) costs warmth, not service.
 
 mod explain;
 mod local;
@@ -17,19 +17,21 @@ use std::cell::OnceCell;
 
 use worth::Worth;
 
+use crate::catalogue::{Wants, of_zone};
 use crate::cost::{Cost, CostModel, Way, cached_tokens};
 use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
+use crate::residency::{Claim, zone_of};
 use crate::view::{Load, Medium, Replica, ReplicaState, World};
 
 /// What the request says.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// The zone, from the configured source; `None` if it says nothing.
-    pub zone: Option<&'a str>,
-    /// The model, by the name that pools use; `None` if unknown.
-    pub model: Option<&'a str>,
+    /// The zone, by the configured sources.
+    pub zone: Claim<'a>,
+    /// The model and the adapter on it.
+    pub model: Wants<'a>,
     /// Keys of the prompt's blocks, from its start.
     pub keys: &'a [Key],
     /// Tokens of the whole prompt (estimated where it was not read to its end).
@@ -147,23 +149,30 @@ pub fn decide_with<'a>(
     ask: &Ask<'a>,
     map: &dyn Lookup,
 ) -> Outcome<'a> {
-    let (zone, rule) = match zone(policy, ask.zone) {
+    let (zone, rule) = match zone_of(&policy.zones, policy.zone_source.default.as_deref(), ask.zone)
+    {
         Ok(found) => found,
-        Err(refusal) => return Outcome::Refuse(refusal),
+        Err(why) => return Outcome::Refuse(why.into()),
+    };
+    let Wants::Model { name: model, adapter } = ask.model else {
+        return Outcome::Refuse(no_model(policy, rule, ask.model));
     };
     let mut degrade = ask.degrade;
-    let mut pools = reachable(policy, local, rule, ask.model);
-    if pools.is_empty() {
-        degrade = degrade.or(Some(Degrade::UnknownModel));
-        pools = reachable(policy, local, rule, None);
-    }
+    let pools = reachable(policy, local, rule, model);
     let Some(nearest) = pools.first() else {
-        return Outcome::Refuse(Refusal::no_replica(zone));
+        let elsewhere = policy.pools.values().any(|pool| pool.model == model);
+        return Outcome::Refuse(if elsewhere {
+            Refusal::model_not_in_zone(zone)
+        } else {
+            no_model(policy, rule, Wants::Unknown { name: model, certain: true })
+        });
     };
     if !world.fresh {
         degrade = degrade.or(Some(Degrade::StaleMap));
     }
-    if !world.replicas.iter().any(|r| pools.iter().any(|pool| pool.name == r.pool)) {
+    let of_pools =
+        || world.replicas.iter().filter(|r| pools.iter().any(|pool| pool.name == r.pool));
+    if of_pools().next().is_none() {
         return Outcome::Route(Route::unplaced(
             zone,
             nearest.parts(),
@@ -172,7 +181,11 @@ pub fn decide_with<'a>(
         ));
     }
 
-    let mut candidates = candidates(world, local, &pools);
+    if !of_pools().any(|replica| replica.has_adapter(adapter)) {
+        return Outcome::Refuse(Refusal::adapter_not_loaded(zone, adapter));
+    }
+
+    let mut candidates = candidates(world, local, &pools, adapter);
     if candidates.is_empty() {
         return Outcome::Refuse(Refusal::no_replica(zone));
     }
@@ -244,14 +257,17 @@ pub fn decide_with<'a>(
     })
 }
 
-fn zone<'a>(policy: &'a Policy, asked: Option<&str>) -> Result<(&'a str, &'a Zone), Refusal> {
-    let name = match (asked, &policy.zone_source.default) {
-        (Some(name), _) => name,
-        (None, Some(name)) => name,
-        (None, None) => return Err(Refusal::zone_missing()),
-    };
-    let found = policy.zones.get_key_value(name).ok_or_else(Refusal::zone_unknown)?;
-    Ok((found.0, found.1))
+/// The answer to a request whose model is none.
+fn no_model(policy: &Policy, rule: &Zone, wants: Wants<'_>) -> Refusal {
+    // By the policy alone: which further names the relay tells, `GET /v1/models` says.
+    let none = std::iter::empty();
+    let names: Vec<&str> = of_zone(policy, &none, rule).iter().map(|entry| entry.id).collect();
+    match wants {
+        Wants::Unknown { certain: false, .. } => Refusal::model_unknown(),
+        Wants::Unknown { name, .. } => Refusal::model_not_found(Some(name), &names),
+        Wants::Unreadable => Refusal::model_unreadable(&names),
+        Wants::Unnamed | Wants::Model { .. } => Refusal::model_not_found(None, &names),
+    }
 }
 
 /// The zone's pools that serve the model, the nearest first.
@@ -259,25 +275,17 @@ fn reachable<'a>(
     policy: &'a Policy,
     local: &Local<'a>,
     rule: &'a Zone,
-    model: Option<&str>,
+    model: &str,
 ) -> Vec<Reachable<'a>> {
-    let mut pools: Vec<Reachable<'a>> = rule
-        .clusters
-        .iter()
-        .filter_map(|(name, cluster)| {
-            let pool = policy.pools.get(name)?;
-            let region = policy.regions.get(&pool.region)?;
-            // Checked when the policy was loaded; residency is worth asking twice.
-            let inside = rule.admits(&pool.region, region);
-            let serves = model.is_none_or(|model| pool.model == model);
-            (inside && serves).then_some(Reachable {
-                name,
-                region: &pool.region,
-                cluster,
-                way: Way { rtt_ms: region.rtt_ms, abroad: pool.region != policy.region },
-                prices: local.prices.get(name).unwrap_or(&policy.cost),
-                weight: region.weight,
-            })
+    let serving = policy.pools_of(rule).filter(|(_, pool, ..)| pool.model == model);
+    let mut pools: Vec<Reachable<'a>> = serving
+        .map(|(name, pool, region, cluster)| Reachable {
+            name,
+            region: &pool.region,
+            cluster,
+            way: Way { rtt_ms: region.rtt_ms, abroad: pool.region != policy.region },
+            prices: local.prices.get(name).unwrap_or(&policy.cost),
+            weight: region.weight,
         })
         .collect();
     pools.sort_by(|a, b| {
@@ -294,10 +302,13 @@ fn candidates<'a>(
     world: &'a World,
     local: &Local<'_>,
     pools: &[Reachable<'_>],
+    adapter: &str,
 ) -> Vec<Candidate<'a>> {
     let able = |usable: &dyn Fn(usize, ReplicaState) -> bool| -> Vec<Candidate<'a>> {
         let with_index = world.replicas.iter().enumerate();
-        let usable = with_index.filter(|(index, replica)| usable(*index, replica.state));
+        let usable = with_index.filter(|(index, replica)| {
+            usable(*index, replica.state) && replica.has_adapter(adapter)
+        });
         let mut able = Vec::with_capacity(world.replicas.len());
         able.extend(usable.filter_map(|(index, replica)| {
             let pool = pools.iter().position(|pool| pool.name == replica.pool)?;
@@ -333,7 +344,7 @@ fn candidates<'a>(
     if ready.is_empty() && !world.fresh {
         // A stale view's word that all are down is no reason to refuse: Envoy's own checks know
         // better.
-        return able(&|_, state| state != ReplicaState::Draining);
+        return able(&|_, state| !matches!(state, ReplicaState::Draining | ReplicaState::Misfiled));
     }
     ready
 }
@@ -399,6 +410,8 @@ impl<'a> Reachable<'a> {
     }
 }
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use crate::cost::Cost;
 use crate::fingerprint::Key;
+use crate::poison::Poison;
+use crate::residency::NoZone;
 use crate::view::Medium;
 
 /// A decision.
@@ -140,8 +142,6 @@ impl Reason {
 pub enum Degrade {
     /// The relay is silent, or its snapshot is not complete.
     StaleMap,
-    /// No pool of the zone serves such a model.
-    UnknownModel,
     /// The model's tokenizer has not arrived, or the model has none.
     NoTokenizer,
     /// The path is none whose prompt is read.
@@ -160,9 +160,8 @@ pub enum Degrade {
 
 impl Degrade {
     /// All of them, for those who count them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::StaleMap,
-        Self::UnknownModel,
         Self::NoTokenizer,
         Self::UnknownApi,
         Self::NoBody,
@@ -176,7 +175,6 @@ impl Degrade {
     pub fn name(self) -> &'static str {
         match self {
             Self::StaleMap => "stale_map",
-            Self::UnknownModel => "unknown_model",
             Self::NoTokenizer => "no_tokenizer",
             Self::UnknownApi => "unknown_api",
             Self::NoBody => "no_body",
@@ -203,28 +201,114 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
 }
 
+impl From<NoZone> for Refusal {
+    fn from(why: NoZone) -> Self {
+        let (code, message) = match why {
+            NoZone::Missing => (
+                "zone_missing",
+                "The request has no data-residency zone, and this gateway serves none without.",
+            ),
+            NoZone::Unknown => {
+                ("zone_unknown", "The request's data-residency zone is not known to this gateway.")
+            }
+        };
+        Self::forbidden(code, message.into())
+    }
+}
+
+/// What a client sent, fit for a message to it.
+fn shown(text: &str) -> String {
+    const MOST: usize = 128;
+    let plain = text.chars().map(|c| if c.is_control() || c == '`' { '?' } else { c });
+    plain.take(MOST).collect()
+}
+
+/// A few of the names.
+fn listed(names: &[&str]) -> String {
+    const MOST: usize = 20;
+    let some: Vec<&str> = names.iter().copied().take(MOST).collect();
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => some.join(", "),
+        Some(more) => format!("{} and {more} more", some.join(", ")),
+    }
+}
+
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 3] = ["zone_missing", "zone_unknown", "no_replica"];
+    pub const CODES: [&'static str; 8] = [
+        "zone_missing",
+        "zone_unknown",
+        "no_replica",
+        "model_not_found",
+        "model_not_in_zone",
+        "model_unknown",
+        "unsupported_encoding",
+        Poison::CODE,
+    ];
 
-    pub(super) fn zone_missing() -> Self {
+    fn forbidden(code: &'static str, message: String) -> Self {
+        Self { status: 403, kind: "permission_error", code, message, retry_after: None }
+    }
+
+    fn not_found(message: String) -> Self {
         Self {
-            status: 403,
-            kind: "permission_error",
-            code: "zone_missing",
-            message: "The request has no data-residency zone, and this gateway serves none \
-                      without."
-                .into(),
+            status: 404,
+            kind: "invalid_request_error",
+            code: "model_not_found",
+            message,
             retry_after: None,
         }
     }
 
-    pub(super) fn zone_unknown() -> Self {
+    /// No model of this name, or none named (`None`), where `there` are to be had in the zone.
+    pub fn model_not_found(name: Option<&str>, there: &[&str]) -> Self {
+        let there = listed(there);
+        Self::not_found(match name {
+            Some(name) => {
+                let name = shown(name);
+                format!("The model `{name}` does not exist in this zone, which has {there}.")
+            }
+            None => format!("The request names no model, and this zone has {there}."),
+        })
+    }
+
+    pub(super) fn model_unreadable(there: &[&str]) -> Self {
+        let there = listed(there);
+        Self::not_found(format!(
+            "The model could not be read from the request's body, and this zone has {there}."
+        ))
+    }
+
+    pub(super) fn adapter_not_loaded(zone: &str, adapter: &str) -> Self {
+        let adapter = shown(adapter);
+        Self::not_found(format!("No replica of zone {zone} has the adapter `{adapter}` loaded."))
+    }
+
+    pub(super) fn model_not_in_zone(zone: &str) -> Self {
+        let message = format!("The model is not served in zone {zone}.");
+        Self::forbidden("model_not_in_zone", message)
+    }
+
+    pub(super) fn model_unknown() -> Self {
         Self {
-            status: 403,
-            kind: "permission_error",
-            code: "zone_unknown",
-            message: "The request's data-residency zone is not known to this gateway.".into(),
+            status: 503,
+            kind: "server_error",
+            code: "model_unknown",
+            message: "This gateway does not know the model yet: it has just been started.".into(),
+            retry_after: Some(1),
+        }
+    }
+
+    /// A body that neither this gateway nor an engine can read.
+    pub fn unsupported_encoding(encoding: &str) -> Self {
+        Self {
+            status: 415,
+            kind: "invalid_request_error",
+            code: "unsupported_encoding",
+            message: format!(
+                "This gateway does not read bodies with content-encoding `{}`.",
+                shown(encoding)
+            ),
             retry_after: None,
         }
     }

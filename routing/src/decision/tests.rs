@@ -43,6 +43,7 @@ pub(super) fn world() -> World {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        adapters: None,
     };
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
 }
@@ -56,10 +57,13 @@ pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
         .collect()
 }
 
+/// The model of all pools.
+pub(super) const DEMO: Wants<'static> = Wants::Model { name: "demo", adapter: "" };
+
 pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     Ask {
-        zone: Some(zone),
-        model: Some("demo"),
+        zone: Claim::Zone(zone),
+        model: DEMO,
         keys,
         prompt_tokens: keys.len() as u32 * 16 + 5,
         affinity: 7,
@@ -149,7 +153,7 @@ fn another_region_is_worth_it_only_when_it_saves_more_than_the_way() {
 #[test]
 fn without_a_zone_a_request_is_refused_unless_configured() {
     let (mut policy, world, keys) = (policy(), world(), keys(1, 4));
-    let nowhere = Ask { zone: None, ..ask("eu", &keys) };
+    let nowhere = Ask { zone: Claim::Silent, ..ask("eu", &keys) };
     let refused = refusal(&policy, &world, &nowhere);
     assert_eq!((refused.status, refused.code), (403, "zone_missing"));
     assert_eq!(refusal(&policy, &world, &ask("mars", &keys)).code, "zone_unknown");
@@ -231,10 +235,7 @@ fn health() {
 fn what_is_not_known_degrades() {
     let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
     let map = held(&[(0, 100)]);
-    let other = Ask { model: Some("gpt-9"), ..ask("eu", &keys) };
-    let unknown = route(&policy, &world, &other, &map);
-    assert_eq!((unknown.reason, unknown.degrade), (Reason::Ring, Some(Degrade::UnknownModel)));
-    let bad = Ask { degrade: Some(Degrade::BadRequest), model: None, ..ask("eu", &[]) };
+    let bad = Ask { degrade: Some(Degrade::BadRequest), ..ask("eu", &[]) };
     assert_eq!(route(&policy, &world, &bad, &map).degrade, Some(Degrade::BadRequest));
     world.replicas.clear();
     let unplaced = route(&policy, &world, &ask("eu", &keys), &map);
@@ -435,9 +436,8 @@ proptest! {
     fn nothing_leaves_its_zone(
         loads in proptest::collection::vec(any_load(), 4),
         blocks in proptest::collection::btree_map(0u16..4, 0u32..60, 0..4),
-        states in proptest::collection::vec(0u8..4, 4),
+        states in proptest::collection::vec(0u8..5, 4),
         fresh in any::<bool>(),
-        model in proptest::option::of("demo|other"),
         degraded in any::<bool>(),
         ejected in proptest::collection::vec(any::<bool>(), 4),
         cold_tokens in proptest::collection::vec(0u32..400_000, 4),
@@ -452,11 +452,10 @@ proptest! {
         for (replica, state) in world.replicas.iter_mut().zip(states) {
             replica.state = [
                 ReplicaState::Ready, ReplicaState::Suspect, ReplicaState::Draining,
-                ReplicaState::Down,
+                ReplicaState::Down, ReplicaState::Misfiled,
             ][usize::from(state)];
         }
         let asked = Ask {
-            model: model.as_deref(),
             degrade: degraded.then_some(Degrade::BadRequest),
             ..ask("eu", &keys)
         };
@@ -476,7 +475,9 @@ proptest! {
             prop_assert_eq!(route.region, "eu-west");
             prop_assert_eq!(route.cluster, "eu.demo-eu-west");
             prop_assert!(route.replicas.iter().all(|r| *r < 2), "{:?}", route.replicas);
-            let usable = |r: &usize| world.replicas[*r].state != ReplicaState::Draining;
+            let usable = |r: &usize| !matches!(
+                world.replicas[*r].state, ReplicaState::Draining | ReplicaState::Misfiled
+            );
             prop_assert!(route.replicas.iter().all(usable));
         } else {
             let serves = |r: &Replica| matches!(

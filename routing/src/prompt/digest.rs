@@ -28,7 +28,7 @@ type Row = [u32; 4];
 const ROWS: usize = BLOCK / size_of::<Row>() + SUMS - 1;
 
 /// Tells texts apart under a secret of its own, which nobody outside can aim at.
-pub(super) struct Digest {
+pub(crate) struct Digest {
     key: Box<[Row; ROWS]>,
     secret: [u8; 16],
 }
@@ -39,7 +39,8 @@ impl Digest {
         Self::with(secret(), secret())
     }
 
-    fn with(nh: [u8; 16], secret: [u8; 16]) -> Self {
+    /// With one that others have, too.
+    pub(crate) fn with(nh: [u8; 16], secret: [u8; 16]) -> Self {
         let mut bytes = [0; size_of::<[Row; ROWS]>()];
         blake3::Hasher::new_derive_key("warmpath 2026-11-30 the key of NH")
             .update(&nh)
@@ -53,7 +54,7 @@ impl Digest {
     }
 
     /// Of a whole text.
-    pub(super) fn of(&self, text: &[u8]) -> u128 {
+    pub(crate) fn of(&self, text: &[u8]) -> u128 {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         let (blocks, rest) = text.as_chunks::<BLOCK>();
         let mut add = |block: &[[u8; STEP]]| {

@@ -43,7 +43,7 @@ impl Hasher for AsItIs {
 }
 
 /// A key for hashes that nobody outside can aim at.
-pub(super) fn secret() -> [u8; 16] {
+pub(crate) fn secret() -> [u8; 16] {
     // Where `std` itself gets the keys of its maps from: the host's randomness.
     let random = RandomState::new();
     let halves = [random.hash_one(0_u8), random.hash_one(1_u8)].map(u64::to_le_bytes);

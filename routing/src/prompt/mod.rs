@@ -33,6 +33,7 @@ mod prompter;
 mod python;
 mod render;
 mod request;
+mod requested;
 mod responses;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
@@ -40,6 +41,7 @@ mod script;
 mod spaces;
 mod stretch;
 mod strftime;
+mod target;
 mod template;
 mod tokenizer;
 #[cfg(feature = "preprocess")]
@@ -51,6 +53,9 @@ mod unicode;
 mod vocabulary;
 mod words;
 
+pub(crate) use digest::Digest;
+pub(crate) use memo::secret;
+
 pub use artefact::Artefact;
 pub use beginnings::{Beginnings, Found};
 pub use error::{ArtefactError, PromptError, RequestError};
@@ -60,3 +65,5 @@ pub use model_name::{ModelFinder, Search};
 pub use preprocess::{ModelFiles, preprocess};
 pub use prompter::{End, Prefix, Prompter, Reach, Tokens};
 pub use request::{Api, Request};
+pub use requested::Requested;
+pub use target::Target;

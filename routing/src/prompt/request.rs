@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::error::RequestError;
 use super::fields::{Fields, PromptField, parse_fields};
 use super::json::Json;
+use super::requested::Requested;
 use super::{messages, responses};
 
 /// The API that a request speaks.
@@ -166,6 +167,11 @@ impl<'a> Request<'a> {
     /// The model's name, which may be an adapter's; empty if the request names none.
     pub fn model(&self) -> &str {
         &self.model
+    }
+
+    /// What it says of its model, as long as the body is there.
+    pub fn requested(&self) -> Requested<'a> {
+        Requested::by_name(self.model.clone())
     }
 
     /// `cache_salt`; empty for none.

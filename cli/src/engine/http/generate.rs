@@ -15,6 +15,7 @@ use super::error::ApiError;
 use super::plan::{Api, Job, Plan};
 use super::wire::{ChatChoice, ChatMessage, ChatResponse, Head, TextChoice, TextResponse, Usage};
 use super::{FINGERPRINT, Shared, stream};
+use crate::engine::fault;
 use crate::engine::filler::Token;
 use crate::engine::metrics::Finish;
 use crate::engine::rank::{Rank, Running};
@@ -59,8 +60,11 @@ pub(super) struct Generation {
 impl Generation {
     /// Waits for the prefill.
     pub(super) async fn start(rank: &Arc<Rank>, job: Job, repeat: bool) -> Self {
-        let Job { prompt, answer } = job;
+        let Job { prompt, answer, deadly } = job;
         let running = rank.start(prompt, answer.tokens.len(), repeat).await;
+        if deadly {
+            fault::crash();
+        }
         let tokens = answer.tokens.into_iter().enumerate();
         Self { running, tokens, previous: None, finish: answer.finish }
     }

@@ -12,8 +12,8 @@ mod wire;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -22,6 +22,7 @@ use axum::{Json, Router};
 
 use self::error::ApiError;
 use self::wire::{ModelCard, ModelList, TokenizeRequest, TokenizeResponse};
+use super::fault::{Cut, Faults};
 use super::filler::Filler;
 use super::hash::Lora;
 use super::metrics;
@@ -56,6 +57,7 @@ pub(crate) struct App {
     /// This engine's own address.
     pub(crate) address: String,
     pub(crate) region: Option<String>,
+    pub(crate) faults: Faults,
     pub(crate) event_sources: serde_json::Value,
 }
 
@@ -99,6 +101,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .layer(middleware::from_fn_with_state(Arc::clone(&app), mark))
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), reset_large))
         .with_state(app)
 }
 
@@ -117,6 +120,19 @@ async fn mark(State(app): Shared, request: Request, next: Next) -> Response {
         set("x-warmpath-engine-region", region);
     }
     response
+}
+
+/// Cuts the connection where that is asked for.
+async fn reset_large(State(app): Shared, request: Request, next: Next) -> Response {
+    let length = request.headers().get(CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
+    match request.extensions().get::<ConnectInfo<Cut>>() {
+        Some(ConnectInfo(connection)) if app.faults.resets(length) => {
+            connection.cut();
+            StatusCode::PAYLOAD_TOO_LARGE.into_response()
+        }
+        _ => next.run(request).await,
+    }
 }
 
 async fn models(State(app): Shared) -> Json<ModelList> {

@@ -44,6 +44,8 @@ pub(super) struct Plan {
 pub(super) struct Job {
     pub(super) prompt: Prompt,
     pub(super) answer: Answer,
+    /// The engine doesn't live through it.
+    pub(super) deadly: bool,
 }
 
 /// Reads a JSON body.
@@ -72,6 +74,7 @@ impl Plan {
         body: Bytes,
     ) -> Result<Self, ApiError> {
         let mut request: Request = read_json(&body)?;
+        let deadly = app.faults.is_deadly(&body);
         let lora = app.adapter(request.model.as_deref())?;
         let rank = Arc::clone(choose_rank(app, headers)?);
         if request.n.is_some_and(|n| n != 1) {
@@ -98,7 +101,10 @@ impl Plan {
         };
         let jobs = prompts
             .into_iter()
-            .map(|ids| Job::new(app, api, &request, ids, keys.clone()))
+            .map(|ids| {
+                let job = Job::new(app, api, &request, ids, keys.clone())?;
+                Ok(Job { deadly, ..job })
+            })
             .collect::<Result<Vec<_>, _>>()?;
         let extra = request.vllm_xargs.unwrap_or_default();
         let options = request.stream_options.unwrap_or_default();
@@ -177,6 +183,6 @@ impl Job {
         };
         let seed = ids.iter().fold(0u64, |seed, id| seed.wrapping_mul(31) + u64::from(*id));
         let answer = app.filler.answer(seed, natural, most.min(limit - len));
-        Ok(Self { prompt: Prompt::new(ids, keys, app.block_size), answer })
+        Ok(Self { prompt: Prompt::new(ids, keys, app.block_size), answer, deadly: false })
     }
 }

@@ -1,15 +1,15 @@
 //! What answers teach: who fails, how busy engines are, whether forecasts hold.
 
 use super::*;
+use crate::router::ending::Client;
 
 fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
     Answer {
         status,
         of_engine: true,
-        upstream_failed: false,
         upstream: Some(endpoint.into()),
         attempts,
-        orca: None,
+        ..Answer::default()
     }
 }
 
@@ -41,8 +41,9 @@ fn a_replica_that_fails_is_left_alone_until_it_serves_again() {
     let mut gateway = of_equals();
     let ids: Vec<u32> = (0..320).collect();
     gateway.hold(1, &ids, "", "");
-    for _ in 0..3 {
-        let mut told = gateway.send(&ids);
+    for prompt in 0..3 {
+        // Of the same beginning, and each another one.
+        let mut told = gateway.send(&[&ids[..], &[prompt]].concat());
         assert_eq!(told.ticket.named.endpoints(), "10.0.0.1:8000,10.0.0.2:8000");
         // Envoy tried the first, which did not answer, and then the second.
         gateway.router.answered(&mut told.ticket, &answer(200, "10.0.0.2:8000", 2), || NOW + 100);
@@ -113,11 +114,9 @@ fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
     let ids: Vec<u32> = (0..320).collect();
     let own = |upstream_failed, attempts| Answer {
         status: 503,
-        of_engine: false,
         upstream_failed,
-        upstream: None,
         attempts,
-        orca: None,
+        ..Answer::default()
     };
     let refused_all = own(true, 2);
     for (answer, alone) in [
@@ -130,9 +129,11 @@ fn answers_of_envoy_itself_eject_only_for_what_engines_did() {
     ] {
         let mut gateway = of_equals();
         gateway.hold(1, &ids, "", "");
-        for _ in 0..3 {
-            let mut told = gateway.send(&ids);
+        for other in 0..3 {
+            let mut told = gateway.send(&[&ids[..], &[other]].concat());
             assert_eq!(told.slot, Some(1));
+            let client = Client { connection: other.into(), ..Client::default() };
+            let answer = Answer { client: Some(client), ..answer.clone() };
             gateway.router.answered(&mut told.ticket, &answer, || NOW + 100);
             gateway.router.landed(&mut told.ticket);
         }

@@ -175,6 +175,23 @@ fn loads_come_one_by_one_and_lie_together() {
     assert_eq!(all.loads, [load(3, 2)], "who is gone has no load");
 }
 
+#[test]
+fn adapters_of_each_replica_reach_the_workers() {
+    let (mut follower, mut relay) = (follower(), Relay::new(7));
+    sync(&mut follower, &mut relay, &[]);
+    let knows = |slot, adapters: &[&str]| Replica {
+        slot,
+        adapters: adapters.iter().map(|name| (*name).to_owned()).collect(),
+        adapters_known: true,
+        ..Replica::default()
+    };
+    let rows = vec![knows(3, &["sql"]), knows(4, &[]), Replica { slot: 5, ..Replica::default() }];
+    let table = Replicas { replicas: rows };
+    follower.receive(&relay.down(Body::Replicas(table.clone())), 1_000).unwrap();
+    let there = Replicas::decode(follower.data.0[shared::REPLICAS].as_slice()).unwrap();
+    assert_eq!(there, table);
+}
+
 fn artefact(bytes: &[u8]) -> Body {
     let id = blake3::hash(bytes).as_bytes().to_vec();
     let total = bytes.len() as u64;

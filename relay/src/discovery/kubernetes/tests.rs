@@ -118,6 +118,7 @@ impl Bench {
             model: 0,
             store: None,
             weight: 100,
+            adapters: None,
             events_port: Some(Port::Name("events".into())),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,

@@ -1,0 +1,330 @@
+//! The other half of the proof: nothing stands anywhere in the configuration of which it isn't known
+//! that it leads no request out and copies none. Every field and every type is looked at, and what
+//! is on no list of known ones is told.
+
+use std::collections::BTreeSet;
+
+use super::config::Envoy;
+use super::fields::{self, Field};
+use super::finding::Findings;
+use super::hosts::{Regions, Verdict, is_address};
+use super::known::{self, Below, Category};
+use super::node::{At, Value, same};
+use super::plugin::{self, Router};
+use super::residency;
+
+/// Fields that name the cluster that is told something.
+const TOLD: [&str; 4] = ["cluster", "cluster_name", "collector_cluster", "tcp_cluster_name"];
+
+const READ: &str = "Do without it. Where you have read what it does, and it keeps every request in \
+     its zone, acknowledge it with that reason (see --acknowledge).";
+
+pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findings: &mut Findings) {
+    Walk { envoy, routers, watched: true, findings }.message(&envoy.root, "Bootstrap");
+    admin(envoy, findings);
+    twins(envoy, findings);
+    for (name, below) in envoy.root.fields() {
+        headers(&below, name, findings);
+    }
+    keys(&envoy.root, findings);
+}
+
+/// Headers that only the filter sets, where something else names them.
+const OURS: [&str; 2] = ["x-warmpath-cluster", "x-gateway-destination-endpoint"];
+
+/// Where they may be named: to take them from clients, and to carry out the decision.
+const NAMED_BY: [&str; 6] =
+    ["remove", "exact", "cluster_header", "headers", "hash_policy", "override_host_sources"];
+
+/// Whatever else names one of these headers could set it, after the decision. `by` is the last field
+/// on the way that says what for.
+fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
+    if let Some(text) = at.node.text() {
+        let ours = OURS.iter().any(|header| text.eq_ignore_ascii_case(header));
+        if ours && !NAMED_BY.iter().any(|name| same(by, name)) {
+            findings.unproved(
+                "internal-header",
+                at,
+                format!("Only the filter sets {text}: what this does with it isn't known."),
+                "Name it only to remove it from clients' requests and to carry out the decision.",
+            );
+        }
+    }
+    match &at.node.value {
+        Value::Scalar(_) => {}
+        Value::List(_) => at.each().iter().for_each(|item| headers(item, by, findings)),
+        Value::Map(_) => {
+            for (key, below) in at.fields() {
+                // These say of which header, not what for.
+                let detail = ["name", "header", "header_name"].iter().any(|name| same(key, name));
+                headers(&below, if detail { by } else { key }, findings);
+            }
+        }
+    }
+}
+
+/// Filter state that Envoy itself goes by, such as `envoy.tcp_proxy.cluster`.
+/// Source: docs/root/configuration/advanced/well_known_filter_state.rst.
+fn keys(root: &At<'_>, findings: &mut Findings) {
+    for key in root.find_all(&["object_key"]) {
+        if let Some(name) = key.node.text().filter(|name| name.starts_with("envoy.")) {
+            findings.unproved(
+                "filter-state",
+                &key,
+                format!("Envoy itself goes by the filter state {name}, which can lead elsewhere."),
+                READ,
+            );
+        }
+    }
+}
+
+/// Of clusters of one name only one is followed.
+fn twins(envoy: &Envoy<'_>, findings: &mut Findings) {
+    let mut names = BTreeSet::new();
+    for cluster in envoy.root.items("static_resources.clusters") {
+        if !names.insert(cluster.text("name")) {
+            findings.unproved(
+                "twin-cluster",
+                &cluster,
+                "Another cluster has the same name: only one of them is checked.",
+                "Give each cluster a name of its own; of a dump, wait until nothing warms.",
+            );
+        }
+    }
+}
+
+/// Who reaches Envoy's admin page can tap requests and change settings.
+fn admin(envoy: &Envoy<'_>, findings: &mut Findings) {
+    let Some(address) = envoy.root.get("admin.address") else { return };
+    let socket = address.text("socket_address.address");
+    let loopback = socket.and_then(|host| host.parse::<std::net::IpAddr>().ok());
+    if address.get("pipe").is_some() || loopback.is_some_and(|ip| ip.to_canonical().is_loopback()) {
+        return;
+    }
+    findings.unproved(
+        "admin-open",
+        &address,
+        "Whoever reaches Envoy's admin page can change its settings, and see requests where a tap \
+         is configured.",
+        "Bind it to 127.0.0.1.",
+    );
+}
+
+struct Walk<'w, 'a> {
+    envoy: &'w Envoy<'a>,
+    routers: &'w [(Router<'a>, Regions)],
+    /// Not within a connection manager without our filter: its requests are of no zone.
+    watched: bool,
+    findings: &'w mut Findings,
+}
+
+impl<'a> Walk<'_, 'a> {
+    fn message(&mut self, at: &At<'a>, name: &str) {
+        if name == "Any" {
+            return self.any(at, Some(Category::HttpFilter));
+        }
+        for (key, below) in at.fields() {
+            if key == "@type" || below.node.is_null() {
+                continue;
+            }
+            match fields::field(name, key) {
+                Some(Field::Plain) => self.plain(&below),
+                Some(Field::Skipped) => {}
+                Some(Field::Message(inner)) => {
+                    for item in below.each() {
+                        self.message(&item, inner);
+                    }
+                }
+                Some(Field::Extension(category)) => {
+                    for item in below.each() {
+                        self.extension(&item, category);
+                    }
+                }
+                Some(Field::Settings(category)) => {
+                    for (_, settings) in below.fields() {
+                        self.any(&settings, Some(category));
+                    }
+                }
+                None => self.unknown(
+                    "unknown-field",
+                    &below,
+                    &format!("The field {key} of {name} is not known here"),
+                ),
+            }
+        }
+    }
+
+    fn extension(&mut self, at: &At<'a>, category: Category) {
+        if let Some(elsewhere) = at.get("config_discovery") {
+            self.findings.unproved(
+                "dynamic",
+                &elsewhere,
+                "This comes from a control plane: what it does can't be seen here.",
+                "Configure it here, or check the configuration that Envoy has.",
+            );
+            return;
+        }
+        match at.get("typed_config") {
+            Some(config) => self.any_at(&config, Some(category), at),
+            None => self.unknown("unknown-type", at, "It names no type"),
+        }
+    }
+
+    fn any(&mut self, at: &At<'a>, category: Option<Category>) {
+        self.any_at(at, category, at);
+    }
+
+    /// What an `Any` holds; what is to be said of it is said at `told`.
+    fn any_at(&mut self, at: &At<'a>, category: Option<Category>, told: &At<'a>) {
+        let Some((kind, config)) = at.message() else {
+            self.unknown("unknown-type", told, "It names no type");
+            self.tells(at, false, true);
+            return;
+        };
+        match known::below(kind, category) {
+            Some(Below::Types) => {
+                for log in config.find_all(&["key_log"]) {
+                    self.unknown("key-log", &log, "Who has the keys can read what goes by TLS");
+                }
+                self.types(&config);
+            }
+            Some(Below::Message("HttpConnectionManager")) => {
+                let routers = &self.routers;
+                let watched = self.watched;
+                self.watched = routers
+                    .iter()
+                    .any(|(router, _)| std::ptr::eq(router.manager.config.node, config.node));
+                self.message(&config, "HttpConnectionManager");
+                if config.get("route_config").is_none()
+                    && let Some(table) = super::routes::table(self.envoy, &config)
+                {
+                    self.message(&table, "RouteConfiguration");
+                }
+                self.watched = watched;
+            }
+            Some(Below::Message(name)) => self.message(&config, name),
+            Some(Below::Tells) => {
+                self.types(&config);
+                self.tells(&config, true, true);
+            }
+            Some(Below::Counts) => {
+                self.types(&config);
+                self.tells(&config, true, false);
+            }
+            Some(Below::Program) if plugin::is_ours(&config) => {}
+            Some(Below::Program) | None => {
+                let rule = if known::is_program(kind) { "filter-code" } else { "unknown-type" };
+                let what = if known::is_program(kind) {
+                    format!("{kind} runs a program, which can send what it sees anywhere")
+                } else {
+                    format!("{kind} is not known, here")
+                };
+                self.unknown(rule, told, &what);
+                self.tells(&config, false, true);
+            }
+        }
+    }
+
+    fn unknown(&mut self, rule: &'static str, at: &At<'a>, what: &str) {
+        // A filter can be told of already for where it stands.
+        if !self.findings.tells_of(at) {
+            let what = format!(
+                "{what}: nothing proves that it leads no request out of its zone, and copies none."
+            );
+            self.findings.unproved(rule, at, what, READ);
+        }
+    }
+
+    /// A field's value that leads nowhere itself.
+    fn plain(&mut self, at: &At<'a>) {
+        match &at.node.value {
+            Value::Scalar(_) => {}
+            Value::List(_) => at.each().iter().for_each(|item| self.plain(item)),
+            Value::Map(_) if at.message().is_some() => self.any(at, None),
+            Value::Map(_) => self.types(at),
+        }
+    }
+
+    /// The types below.
+    fn types(&mut self, at: &At<'a>) {
+        for (key, below) in at.fields() {
+            match key {
+                "@type" | "metadata" | "filter_metadata" | "typed_filter_metadata" => {}
+                "config_discovery" => self.extension(at, Category::Other),
+                _ => self.plain(&below),
+            }
+        }
+    }
+
+    /// Looks at whom an extension tells what it sees. Where it has to name somebody
+    /// (`must`), it is told if it doesn't; `requests`, if these are what it tells.
+    fn tells(&mut self, at: &At<'a>, must: bool, requests: bool) {
+        let mut any = false;
+        for target in at.find_all(&["target_uri"]) {
+            any = true;
+            let uri = target.node.text().unwrap_or_default();
+            self.findings.unproved(
+                "side-service",
+                &target,
+                format!(
+                    "What {uri} is told of requests (headers, maybe bodies) goes past Envoy's \
+                     clusters: where it stands can't be seen from here."
+                ),
+                "Name a cluster by envoy_grpc in place of google_grpc.",
+            );
+        }
+        for named in at.find_all(&TOLD) {
+            let Some(name) = named.node.text().filter(|name| !name.is_empty()) else { continue };
+            any |= self.told(&named, name, must, requests);
+        }
+        if must && !any {
+            self.unknown("side-service", at, "It is not seen whom it tells of requests");
+        }
+    }
+
+    /// Judges a cluster that is told of requests; says whether that is one.
+    fn told(&mut self, at: &At<'a>, name: &str, must: bool, requests: bool) -> bool {
+        let Some(reach) = self.envoy.reach(name) else {
+            if must {
+                let what = format!("The cluster {name:?} that it tells of requests is not here");
+                self.unknown("side-service", at, &what);
+            }
+            return must;
+        };
+        for open in &reach.open {
+            let what = format!("{name} can't be followed: {}", open.why);
+            self.unknown("side-service", at, &what);
+        }
+        for (router, regions) in self.routers {
+            for (zone, rule) in &router.policy.zones {
+                for host in &reach.hosts {
+                    let key = &host.key;
+                    let (bad, why) = match regions.judge(&router.policy, rule, key) {
+                        Verdict::Inside | Verdict::Stranger if is_address(key) => continue,
+                        Verdict::Inside | Verdict::Stranger => {
+                            (false, "is a name, which can come to mean any host".to_owned())
+                        }
+                        Verdict::Outside { region, .. } => (true, format!("stands in {region}")),
+                        Verdict::Unknown | Verdict::Undefined { .. } => {
+                            (false, "stands nobody knows where".to_owned())
+                        }
+                    };
+                    let what = if requests {
+                        format!(
+                            "What {name} is told of requests of zone {zone} (headers, maybe \
+                             bodies) reaches {key}, which {why}."
+                        )
+                    } else {
+                        format!("What {name} is told of traffic reaches {key}, which {why}.")
+                    };
+                    if bad && requests && self.watched {
+                        self.findings.leak("side-service", at, what, residency::LABEL);
+                    } else {
+                        self.findings.unproved("side-service", at, what, residency::LABEL);
+                    }
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,110 @@
+//! What a request's path says: which API it speaks, and of which model, where the path has it.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+use super::request::Api;
+use super::requested::Requested;
+
+const MODELS: &str = "/v1/models";
+
+/// What a path asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// An API whose bodies are read.
+    Api(Api),
+    /// The list of models.
+    Models,
+    /// One model, by the name in the path.
+    Model(Cow<'a, str>),
+    /// Something else.
+    Other,
+}
+
+impl<'a> Target<'a> {
+    /// What a request's path asks for; a query string and slashes at the end don't matter.
+    pub fn of_path(path: &'a str) -> Self {
+        let path = path.split(['?', '#']).next().unwrap_or(path).trim_end_matches('/');
+        if let Some(api) = Api::of_path(path) {
+            return Self::Api(api);
+        }
+        match path.strip_prefix(MODELS) {
+            Some("") => Self::Models,
+            // Names of models have slashes themselves: all of the rest is the name.
+            Some(rest) => match rest.strip_prefix('/') {
+                Some(name) => Self::Model(decoded(name)),
+                None => Self::Other,
+            },
+            None => Self::Other,
+        }
+    }
+
+    /// The API, if it is one whose bodies are read.
+    pub fn api(&self) -> Option<Api> {
+        match self {
+            Self::Api(api) => Some(*api),
+            Self::Models | Self::Model(_) | Self::Other => None,
+        }
+    }
+}
+
+impl<'a> Requested<'a> {
+    /// Of a request without a body: the model's name in the path, or in the query string, where
+    /// OpenAI's realtime API has it.
+    pub fn of_path(path: &'a str) -> Self {
+        if let Target::Model(name) = Target::of_path(path) {
+            return Self::by_name(name);
+        }
+        let query = path.split_once('?').map_or("", |(_, query)| query);
+        let query = query.split('#').next().unwrap_or(query);
+        let mut fields = query.split('&').filter_map(|field| field.split_once('='));
+        match fields.find(|(name, _)| *name == "model") {
+            Some((_, name)) => Self::by_name(decoded(name)),
+            None => Self::Nothing,
+        }
+    }
+}
+
+// What is no UTF-8 comes to a name that no model has.
+fn decoded(text: &str) -> Cow<'_, str> {
+    percent_decode_str(text).decode_utf8_lossy()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_told_apart() {
+        for (path, target) in [
+            ("/v1/chat/completions?x=1", Target::Api(Api::Chat)),
+            ("/v1/messages/", Target::Api(Api::Messages)),
+            ("/v1/models", Target::Models),
+            ("/v1/models/?limit=5", Target::Models),
+            ("/v1/models/beta", Target::Model("beta".into())),
+            ("/v1/models/meta-llama/Llama-3", Target::Model("meta-llama/Llama-3".into())),
+            ("/v1/models/meta-llama%2FLlama-3?x", Target::Model("meta-llama/Llama-3".into())),
+            ("/v1/models/a%FF%", Target::Model("a\u{fffd}%".into())),
+            ("/v1/modelsx", Target::Other),
+            ("/v1/embeddings", Target::Other),
+            ("", Target::Other),
+        ] {
+            assert_eq!(Target::of_path(path), target, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_body_may_name_its_model_in_the_path() {
+        let name = |name: &'static str| Requested::Name(name.into());
+        for (path, requested) in [
+            ("/v1/models/beta", name("beta")),
+            ("/v1/realtime?x=1&model=a%20b", name("a b")),
+            ("/v1/realtime?model=", Requested::Nothing),
+            ("/v1/realtime?models=x", Requested::Nothing),
+            ("/v1/responses/resp_1", Requested::Nothing),
+        ] {
+            assert_eq!(Requested::of_path(path), requested, "{path}");
+        }
+    }
+}
