@@ -72,7 +72,7 @@ impl Run {
                 for _ in 0..requests / CLIENTS {
                     let case = requests::next(&mut dice);
                     let answer = sender.send(case.zone, &case.request).await;
-                    seen.note(name, &case, now, answer, endpoints);
+                    seen.note(name, &case, now, &answer, endpoints);
                 }
             }
         };
@@ -102,12 +102,12 @@ impl Seen {
         phase: &'static str,
         case: &Case,
         now: Situation,
-        answer: Result<Answer, String>,
+        answer: &Result<Answer, String>,
         endpoints: &[String],
     ) {
         self.sent.fetch_add(1, Relaxed);
         let engine_at = |address: &str| endpoints.iter().position(|endpoint| endpoint == address);
-        let verdict = match &answer {
+        let verdict = match answer {
             Ok(answer) => judge(case, now, answer, engine_at),
             Err(error) => Err(error.clone().into()),
         };
