@@ -72,7 +72,7 @@ impl Run {
                 for _ in 0..requests / CLIENTS {
                     let case = requests::next(&mut dice);
                     let answer = sender.send(case.zone, &case.request).await;
-                    seen.note(name, &case, now, answer, endpoints);
+                    seen.note(name, &case, now, &answer, endpoints);
                 }
             }
         };
@@ -102,14 +102,14 @@ impl Seen {
         phase: &'static str,
         case: &Case,
         now: Situation,
-        answer: Result<Answer, String>,
+        answer: &Result<Answer, String>,
         endpoints: &[String],
     ) {
         self.sent.fetch_add(1, Relaxed);
         let engine_at = |address: &str| endpoints.iter().position(|endpoint| endpoint == address);
-        let verdict = match &answer {
+        let verdict = match answer {
             Ok(answer) => judge(case, now, answer, engine_at),
-            Err(error) => Err(error.clone()),
+            Err(error) => Err(error.clone().into()),
         };
         match (verdict, case.expected) {
             (Ok(By::Engine(_)), Expected::Model(name, _)) => {
@@ -117,15 +117,16 @@ impl Seen {
             }
             (Ok(_), _) => {}
             (Err(wrong), _) => {
-                if answer.is_ok_and(|answer| !answer.engine().is_empty())
-                    && wrong.starts_with("engine")
-                {
-                    self.strangers.fetch_add(1, Relaxed);
-                }
+                self.strangers.fetch_add(usize::from(wrong.stranger), Relaxed);
                 let request = &case.request;
                 let example = format!(
-                    "{} {} {:?} in {}, to be {:?}: {wrong}",
-                    request.method, request.path, request.headers, case.zone, case.expected
+                    "{} {} {:?} in {}, to be {:?}: {}",
+                    request.method,
+                    request.path,
+                    request.headers,
+                    case.zone,
+                    case.expected,
+                    wrong.what
                 );
                 let mut all = self.wrong.lock().unwrap();
                 all.entry(format!("{phase}: {}", case.kind)).or_insert((0, example)).0 += 1;

@@ -26,6 +26,25 @@ pub(crate) enum By {
     Other,
 }
 
+/// What is wrong with an answer.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// It is by an engine that should not have had the request.
+    pub(crate) stranger: bool,
+    /// How it differs from what had to come.
+    pub(crate) what: String,
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self { stranger: false, what }
+    }
+}
+
+fn stranger(what: String) -> Wrong {
+    Wrong { stranger: true, what }
+}
+
 /// A refusal of the gateway: status, code, and whether to come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal(u16, &'static str, bool);
@@ -34,47 +53,62 @@ const UNKNOWN: Refusal = Refusal(503, "model_unknown", true);
 const NOT_FOUND: Refusal = Refusal(404, "model_not_found", false);
 const NOT_IN_ZONE: Refusal = Refusal(403, "model_not_in_zone", false);
 
-/// What is wrong with an answer, or who gave it. `engine_at` is the number of an engine by its
+/// Who gave an answer, or what is wrong with it. `engine_at` is the number of an engine by its
 /// address.
 pub(crate) fn judge(
     case: &Case,
     now: Situation,
     answer: &Answer,
     engine_at: impl Fn(&str) -> Option<usize>,
-) -> Result<By, String> {
+) -> Result<By, Wrong> {
     // Each engine puts its address on each of its answers, and Envoy on none of its own.
     let engine = match answer.engine() {
         "" => None,
-        address => Some(engine_at(address).ok_or_else(|| format!("an engine {address}?"))?),
+        address => {
+            Some(engine_at(address).ok_or_else(|| stranger(format!("an engine {address}?")))?)
+        }
     };
     let expected = match (case.expected, now.default_model) {
         (Expected::NoModel, Some(model)) => Expected::Model(model, &[200, 400, 404, 422]),
         (expected, _) => expected,
     };
-    match (engine, expected) {
-        (Some(engine), Expected::Model(name, _) | Expected::Broken(name)) => {
-            let right = engines(case.zone, name);
-            if !right.contains(&engine) {
-                return Err(format!("engine {engine} answered for {name}, which {right:?} serve"));
-            }
-            if let Expected::Model(_, served) = expected
-                && !served.contains(&answer.status)
-            {
-                return Err(format!("engine {engine}: {}, not {served:?}", answer.status));
-            }
-            Ok(if answer.status == 200 { By::Engine(engine) } else { By::Other })
-        }
-        (Some(engine), _) => Err(format!("engine {engine} answered {}", answer.status)),
-        (None, Expected::Model(name, _)) => refused(case, now, name, answer),
-        (None, Expected::Broken(name)) => {
+    let Some(engine) = engine else {
+        return by_gateway(case, now, expected, answer).map_err(Wrong::from);
+    };
+    let (name, served): (_, Option<&[u16]>) = match (expected, now.default_model) {
+        (Expected::Model(name, served), _) => (name, Some(served)),
+        (Expected::Undecodable(_), Some(model)) => (model, Some(&[400])),
+        (Expected::Broken(name) | Expected::Undecodable(name), _) => (name, None),
+        _ => return Err(stranger(format!("engine {engine} answered {}", answer.status))),
+    };
+    let right = engines(case.zone, name);
+    if !right.contains(&engine) {
+        let what = format!("engine {engine} answered for {name}, which {right:?} serve");
+        return Err(stranger(what));
+    }
+    if let Some(served) = served.filter(|served| !served.contains(&answer.status)) {
+        return Err(format!("engine {engine}: {}, not {served:?}", answer.status).into());
+    }
+    Ok(if answer.status == 200 { By::Engine(engine) } else { By::Other })
+}
+
+fn by_gateway(
+    case: &Case,
+    now: Situation,
+    expected: Expected,
+    answer: &Answer,
+) -> Result<By, String> {
+    match expected {
+        Expected::Model(name, _) => refused(case, now, name, answer),
+        Expected::Broken(name) | Expected::Undecodable(name) => {
             refused(case, now, name, answer).or_else(|_| unreadable(now, answer))
         }
-        (None, Expected::NoModel) => one_of(case, &[NOT_FOUND], answer),
-        (None, Expected::Unreadable) => unreadable(now, answer),
-        (None, Expected::Encoding) if answer.status == 415 => code(answer).map(|_| By::Other),
-        (None, Expected::Encoding) => Err(format!("{}, not 415", answer.status)),
-        (None, Expected::List) => list(case, now, answer),
-        (None, Expected::Card(name)) => card(case, now, name, answer),
+        Expected::NoModel => one_of(case, &[NOT_FOUND], answer),
+        Expected::Unreadable => unreadable(now, answer),
+        Expected::Encoding if answer.status == 415 => code(answer).map(|_| By::Other),
+        Expected::Encoding => Err(format!("{}, not 415", answer.status)),
+        Expected::List => list(case, now, answer),
+        Expected::Card(name) => card(case, now, name, answer),
     }
 }
 
