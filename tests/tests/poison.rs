@@ -127,16 +127,27 @@ fn send_giant(stack: &Stack, number: usize) -> String {
 #[test]
 fn bodies_that_engines_reset_eject_nobody() {
     let stack = start(&["--fault-reset-over", "67108864"]);
-    for number in 0..8 {
-        let answer = send_giant(&stack, number);
-        assert!(!answer.contains(" 200 OK"), "{answer}");
+    // At once, as Envoy forgets a failure where it gets a connection. Some of them it wants to repeat
+    // while they come, and finds too large for that: those tell nobody anything.
+    let mut sent = 0;
+    while stat(&stack, "replica_failures") < 8 {
+        std::thread::scope(|scope| {
+            for number in sent..sent + 8 {
+                let stack = &stack;
+                scope.spawn(move || {
+                    let answer = send_giant(stack, number);
+                    assert!(!answer.contains(" 200 OK"), "{answer}");
+                });
+            }
+        });
+        sent += 8;
+        assert!(sent < 80, "nobody resets them");
     }
     // Envoy's own ejections take a second at most.
     std::thread::sleep(Duration::from_millis(1_200));
     assert_eq!((stat(&stack, "ejections"), stat(&stack, "ejected")), (0, 0));
-    assert!(stat(&stack, "replica_failures") >= 8, "they did reset them");
-    let active = "cluster.eu.demo-eu-west.outlier_detection.ejections_active";
-    assert_eq!(stack.stat(active).unwrap(), 0);
+    let ejected = "cluster.eu.demo-eu-west.outlier_detection.ejections_enforced_total";
+    assert_eq!(stack.stat(ejected).unwrap(), 0, "nor did Envoy");
     let mut served = [0; ENGINES.len()];
     for what in 0..40 {
         let answer = client(&stack).chat("eu", &format!("You are {what}."), "Hello?").unwrap();
@@ -146,7 +157,7 @@ fn bodies_that_engines_reset_eject_nobody() {
     assert!(served[0] > 8 && served[1] > 8, "each has its half: {served:?}");
 
     // One of them again and again comes to both, and then to nobody.
-    eventually("a refusal", || send_giant(&stack, 7).contains("poison"));
-    assert!(send_giant(&stack, 7).contains(" 422 "));
-    assert!(!send_giant(&stack, 8).contains(" 422 "));
+    eventually("a refusal", || send_giant(&stack, sent).contains(" 422 "));
+    assert!(send_giant(&stack, sent).contains(" 422 "));
+    assert!(!send_giant(&stack, sent + 1).contains(" 422 "));
 }

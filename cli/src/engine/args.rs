@@ -93,7 +93,8 @@ pub(crate) struct Options {
     /// body contains this
     #[arg(long, value_name = "TEXT")]
     pub(super) fault_crash_on: Option<String>,
-    /// For tests: resets the connection of a request that is longer, by its content-length
+    /// For tests: resets the connection of a request whose content-length is above this, once so
+    /// much of its body has come
     #[arg(long, value_name = "BYTES")]
     pub(super) fault_reset_over: Option<u64>,
 }

@@ -32,9 +32,9 @@ impl Faults {
         !text.is_empty() && body.windows(text.len()).any(|window| window == text)
     }
 
-    /// Whether the connection of a request of this length is reset.
-    pub(super) fn resets(&self, length: u64) -> bool {
-        self.reset_over.is_some_and(|most| length > most)
+    /// The bytes above which the connection of a request is reset, if any are.
+    pub(super) fn reset_over(&self) -> Option<u64> {
+        self.reset_over
     }
 }
 
@@ -146,10 +146,9 @@ mod tests {
     #[test]
     fn only_what_is_asked_for_goes_wrong() {
         let none = Faults::default();
-        assert!(!none.is_deadly(b"") && !none.is_deadly(b"any") && !none.resets(u64::MAX));
-        let faults = Faults { crash_on: Some("deadly".into()), reset_over: Some(10) };
+        assert!(!none.is_deadly(b"") && !none.is_deadly(b"any") && none.reset_over().is_none());
+        let faults = Faults { crash_on: Some("deadly".into()), reset_over: None };
         assert!(faults.is_deadly(b"a deadly one") && !faults.is_deadly(b"a dead one"));
-        assert!(faults.resets(11) && !faults.resets(10));
         let empty = Faults { crash_on: Some(String::new()), ..none };
         assert!(!empty.is_deadly(b"any"));
     }

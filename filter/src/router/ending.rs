@@ -18,18 +18,23 @@ impl Ending {
     /// By Envoy's response code details (`Filter::onUpstreamReset` in `source/common/router/router.cc`,
     /// `Utility::resetReasonToString` in `source/common/http/utility.cc`).
     pub(super) fn of(details: &str) -> Self {
-        let reset = ["before", "after"].iter().find_map(|when| {
+        let reset = |when: &str| {
             let rest = details.strip_prefix("upstream_reset_")?.strip_prefix(when)?;
-            rest.strip_prefix("_response_started{")
-        });
-        // Behind it may be what the transport said of it.
-        match reset.and_then(|reset| reset.split(['}', '|', ',']).next()) {
-            Some("connection_termination" | "remote_reset") => Self::Dropped,
-            Some(
-                "remote_connection_failure"
-                | "local_connection_failure"
-                | "connection_failure"
-                | "connection_timeout",
+            // Behind it may be what the transport said of it.
+            rest.strip_prefix("_response_started{")?.split(['}', '|', ',']).next()
+        };
+        match (reset("before"), reset("after")) {
+            (Some("connection_termination" | "remote_reset"), _)
+            // So Envoy 1.40 calls an HTTP/1 answer whose connection was closed before its end.
+            | (_, Some("connection_termination" | "remote_reset" | "protocol_error")) => Self::Dropped,
+            (
+                Some(
+                    "remote_connection_failure"
+                    | "local_connection_failure"
+                    | "connection_failure"
+                    | "connection_timeout",
+                ),
+                _,
             ) => Self::NoConnection,
             _ => Self::Other,
         }
@@ -89,6 +94,8 @@ mod tests {
             (before("overflow"), Ending::Other),
             (before("protocol_error"), Ending::Other),
             ("upstream_reset_after_response_started{remote_reset}".into(), Ending::Dropped),
+            ("upstream_reset_after_response_started{protocol_error}".into(), Ending::Dropped),
+            ("upstream_reset_after_response_started{local_reset}".into(), Ending::Other),
             ("upstream_response_timeout".into(), Ending::Other),
             ("upstream_per_try_idle_timeout".into(), Ending::Other),
             ("downstream_remote_disconnect".into(), Ending::Other),

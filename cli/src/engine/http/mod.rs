@@ -19,6 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use tokio_stream::StreamExt as _;
 
 use self::error::ApiError;
 use self::wire::{ModelCard, ModelList, TokenizeRequest, TokenizeResponse};
@@ -122,17 +123,24 @@ async fn mark(State(app): Shared, request: Request, next: Next) -> Response {
     response
 }
 
-/// Cuts the connection where that is asked for.
+/// Cuts the connection of a body that is too long, once so much of it is there.
 async fn reset_large(State(app): Shared, request: Request, next: Next) -> Response {
+    let Some(most) = app.faults.reset_over() else { return next.run(request).await };
     let length = request.headers().get(CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0);
-    match request.extensions().get::<ConnectInfo<Cut>>() {
-        Some(ConnectInfo(connection)) if app.faults.resets(length) => {
-            connection.cut();
-            StatusCode::PAYLOAD_TOO_LARGE.into_response()
-        }
-        _ => next.run(request).await,
+    let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok()).unwrap_or(0);
+    let connection = request.extensions().get::<ConnectInfo<Cut>>().cloned();
+    let Some(ConnectInfo(connection)) = connection.filter(|_| length > most) else {
+        return next.run(request).await;
+    };
+    let mut pieces = request.into_body().into_data_stream();
+    let mut seen = 0;
+    while seen < most
+        && let Some(Ok(piece)) = pieces.next().await
+    {
+        seen += piece.len() as u64;
     }
+    connection.cut();
+    StatusCode::PAYLOAD_TOO_LARGE.into_response()
 }
 
 async fn models(State(app): Shared) -> Json<ModelList> {
