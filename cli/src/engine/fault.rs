@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::args::Options;
+use crate::output;
 
 /// Which requests the engine doesn't bear.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +41,7 @@ impl Faults {
 
 /// Ends the process as a crash would: its connections drop.
 pub(super) fn crash() -> ! {
-    eprintln!("warmpath engine: --fault-crash-on: this prompt ends the process");
+    output::tell("warmpath engine: --fault-crash-on: this prompt ends the process");
     std::process::exit(1)
 }
 

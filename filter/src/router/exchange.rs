@@ -153,9 +153,16 @@ impl Flow {
         }
         // What asks for an upgrade has no body that would end, nor a model in it.
         let has_body = !end && !gets && !matches!(method, b"CONNECT" | b"OPTIONS");
+        self.requested = match Requested::of_path(path) {
+            // If nothing comes of the body after all: what a decompressor could not undo arrives as
+            // no byte, and may have named any model.
+            Requested::Nothing if has_body => Requested::Unreadable,
+            requested => owned(requested),
+        };
         if !has_body {
-            self.requested = owned(Requested::of_path(path));
-        } else if self.router.knows_zone(self.claim()) {
+            return Ok(Begun::Decide);
+        }
+        if self.router.knows_zone(self.claim()) {
             let plain = encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity");
             return Ok(if plain {
                 Begun::Body

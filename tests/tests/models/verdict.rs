@@ -77,8 +77,7 @@ pub(crate) fn judge(
     };
     let (name, served): (_, Option<&[u16]>) = match (expected, now.default_model) {
         (Expected::Model(name, served), _) => (name, Some(served)),
-        (Expected::Undecodable(_), Some(model)) => (model, Some(&[400])),
-        (Expected::Broken(name) | Expected::Undecodable(name), _) => (name, None),
+        (Expected::Broken(name), _) => (name, None),
         _ => return Err(stranger(format!("engine {engine} answered {}", answer.status))),
     };
     let right = engines(case.zone, name);
@@ -100,7 +99,7 @@ fn by_gateway(
 ) -> Result<By, String> {
     match expected {
         Expected::Model(name, _) => refused(case, now, name, answer),
-        Expected::Broken(name) | Expected::Undecodable(name) => {
+        Expected::Broken(name) => {
             refused(case, now, name, answer).or_else(|_| unreadable(now, answer))
         }
         Expected::NoModel => one_of(case, &[NOT_FOUND], answer),
