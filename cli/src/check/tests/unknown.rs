@@ -485,6 +485,18 @@ fn what_is_new_is_not_proved_wherever_it_stands() {
 }
 
 #[test]
+fn nothing_is_proved_of_an_envoy_whose_policy_is_not_read() {
+    for (from, to) in
+        [("\"role\": \"router\"", "\"role\": \"rooter\""), ("\"explain\": true,", "\"colour\": 1,")]
+    {
+        let unread = quickstart().replacen(from, to, 1);
+        assert_eq!(verdict(&report(&[&unread])), Verdict::NotProved);
+        // Whatever is proved of another one.
+        assert_eq!(verdict(&report(&[&quickstart(), &unread])), Verdict::NotProved);
+    }
+}
+
+#[test]
 fn what_could_undo_the_decision_is_not_proved() {
     let not_proved = |change: &dyn Fn(&mut Json), rule| {
         expect(&changed(change), Verdict::NotProved, rule);
