@@ -1,8 +1,10 @@
+mod change;
 mod changes;
 mod foreign;
 mod istio;
 mod models;
 mod unknown;
+mod zones;
 
 use super::finding::Severity;
 use super::*;
