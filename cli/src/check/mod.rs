@@ -19,6 +19,7 @@ mod known;
 mod listener;
 mod models;
 mod node;
+mod operator;
 mod plugin;
 mod residency;
 mod retries;

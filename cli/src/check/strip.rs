@@ -2,8 +2,8 @@
 
 use super::finding::Findings;
 use super::node::At;
+use super::operator::operators;
 use super::plugin::Router;
-use super::zone_value::operators;
 
 /// Request headers that clients' own are removed of, before the first route is chosen.
 #[derive(Clone, Debug, Default)]

@@ -8,15 +8,7 @@ use super::*;
 const FILES: [&str; 4] = ["bootstrap.yaml", "clusters.yaml", "filter.yaml", "gateway.yaml"];
 
 fn shipped() -> Vec<String> {
-    let mut texts: Vec<String> =
-        FILES.iter().map(|file| super::shipped(&format!("istio/{file}"))).collect();
-    let before = "    # What the filter has decided, before";
-    texts[2] = inflating(texts[2].clone(), before, |filter| {
-        format!(
-            "    - applyTo: HTTP_FILTER\n      match: {{ listener: {{ filterChain: {{ filter: {{ subFilter: {{ name: warmpath }} }} }} }} }}\n      patch: {{ operation: INSERT_BEFORE, value: {filter} }}\n"
-        )
-    });
-    texts
+    FILES.iter().map(|file| super::shipped(&format!("istio/{file}"))).collect()
 }
 
 fn checked(texts: &[String]) -> Report {

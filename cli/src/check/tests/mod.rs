@@ -1,8 +1,10 @@
+mod change;
 mod changes;
 mod foreign;
 mod istio;
 mod models;
 mod unknown;
+mod zones;
 
 use super::finding::Severity;
 use super::*;
@@ -13,29 +15,7 @@ fn shipped(file: &str) -> String {
 }
 
 fn quickstart() -> String {
-    inflating(shipped("quickstart.yaml"), "                  - name: warmpath\n", |filter| {
-        format!("                  - {filter}\n")
-    })
-}
-
-/// The text with a decompressor for each coding, where it has none yet.
-fn inflating(text: String, before: &str, entry: impl Fn(&str) -> String) -> String {
-    if text.contains("filters.http.decompressor.v3") {
-        return text;
-    }
-    let filters =
-        ["gzip.decompressor.v3.Gzip", "brotli.decompressor.v3.Brotli", "zstd.decompressor.v3.Zstd"];
-    let filters: String = filters
-        .iter()
-        .map(|library| {
-            let name = library.split('.').next().unwrap();
-            entry(&format!(
-                "{{ name: {name}, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.decompressor.v3.Decompressor, decompressor_library: {{ name: {name}, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.compression.{library} }} }} }} }}"
-            ))
-        })
-        .collect();
-    assert!(text.contains(before), "{before}");
-    text.replacen(before, &format!("{filters}{before}"), 1)
+    shipped("quickstart.yaml")
 }
 
 /// Exceptions of a shipped file, as if it had been named.
