@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value as Json;
+use warmpath_routing::policy::ModelNames;
 
 use super::config::Envoy;
 use super::finding::Findings;
@@ -122,7 +122,7 @@ fn adapters(relays: &[Node], router: &Router<'_>, findings: &mut Findings) {
     if relays.is_empty() {
         return;
     }
-    for (model, adapter) in missing(relays, &router.json) {
+    for (model, adapter) in missing(relays, &router.policy.models) {
         findings.error(
             "adapter-unknown",
             &router.said,
@@ -136,10 +136,12 @@ fn adapters(relays: &[Node], router: &Router<'_>, findings: &mut Findings) {
 }
 
 /// Each of the policy's `models.NAME.adapters` that no relay's `models[]` has.
-fn missing<'p>(relays: &[Node], policy: &'p Json) -> Vec<(&'p str, &'p str)> {
+fn missing<'p>(
+    relays: &[Node],
+    models: &'p BTreeMap<String, ModelNames>,
+) -> Vec<(&'p str, &'p str)> {
     let mut missing = Vec::new();
-    let models = policy.get("models").and_then(Json::as_object);
-    for (name, model) in models.into_iter().flatten() {
+    for (name, names) in models {
         let known: Vec<At<'_>> = relays
             .iter()
             .flat_map(|relay| At::root(relay).items("models"))
@@ -154,8 +156,7 @@ fn missing<'p>(relays: &[Node], policy: &'p Json) -> Vec<(&'p str, &'p str)> {
                 .filter_map(|known| known.get("adapters"))
                 .any(|list| list.node.items().iter().any(|given| given.text() == Some(adapter)))
         };
-        let adapters = model.get("adapters").and_then(Json::as_array);
-        let wanted = adapters.into_iter().flatten().filter_map(Json::as_str);
+        let wanted = names.adapters.iter().map(String::as_str);
         missing.extend(wanted.filter(|adapter| !listed(adapter)).map(|a| (name.as_str(), a)));
     }
     missing
@@ -171,7 +172,8 @@ mod tests {
     #[test]
     fn an_adapter_is_looked_for_at_its_model() {
         let relays = |text: &str| read(text, 0).unwrap();
-        let policy = json!({"models": {"demo": {"adapters": ["a", "b"]}, "beta": {}}});
+        let policy = json!({"demo": {"adapters": ["a", "b"]}, "beta": {}});
+        let policy: BTreeMap<String, ModelNames> = serde_json::from_value(policy).unwrap();
         let known = relays("models: [{name: demo, adapters: [a]}, {name: beta, adapters: [b]}]");
         assert_eq!(missing(&known, &policy), [("demo", "b")]);
         let both = relays(
@@ -181,6 +183,6 @@ mod tests {
         let asked = relays("models: [{name: demo, from_engine: true}]");
         assert_eq!(missing(&asked, &policy), []);
         assert_eq!(missing(&relays("models: []"), &policy), [("demo", "a"), ("demo", "b")]);
-        assert_eq!(missing(&known, &json!({})), []);
+        assert_eq!(missing(&known, &BTreeMap::new()), []);
     }
 }

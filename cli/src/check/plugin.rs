@@ -25,8 +25,6 @@ pub(super) struct Router<'a> {
     /// The plugin's own configuration.
     pub(super) said: At<'a>,
     pub(super) policy: Policy,
-    /// The plugin's configuration as it stands there.
-    pub(super) json: Json,
     /// Headers in which the request's zone is believed, in lower case.
     pub(super) zone_headers: Vec<String>,
 }
@@ -73,8 +71,7 @@ pub(super) fn routers<'a>(
             if let Some(policy) = policy(&plugin, findings) {
                 let zone_headers = zone_headers(plugin.json.as_ref().ok());
                 let (manager, said) = (manager.clone(), plugin.said);
-                let json = plugin.json.unwrap_or_default();
-                routers.push(Router { manager, filter, number, said, policy, json, zone_headers });
+                routers.push(Router { manager, filter, number, said, policy, zone_headers });
             }
         }
     }

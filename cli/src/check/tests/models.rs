@@ -90,3 +90,17 @@ fn policy_and_relay_mean_the_same_by_a_pool() {
     let misspelled = relay.replacen("pool: demo-eu-west", "pool: demo-eu-wset", 1);
     assert!(told(&misspelled).contains(&"relay-pool"));
 }
+
+#[test]
+fn an_adapter_that_no_relay_knows_is_found() {
+    let policy = quickstart().replacen(
+        "\"zones\": {",
+        "\"models\": {\"demo\": {\"adapters\": [\"sql\"]}}, \"zones\": {",
+        1,
+    );
+    let relay = shipped("quickstart.relay.yaml");
+    assert_eq!(rules(&report(&[&policy])), Vec::<&str>::new(), "nothing says who has it");
+    assert_eq!(rules(&report(&[&policy, &relay])), ["adapter-unknown"]);
+    let knows = relay.replacen("adapters: []", "adapters: [sql]", 1);
+    assert_eq!(rules(&report(&[&policy, &knows])), Vec::<&str>::new());
+}

@@ -175,3 +175,32 @@ fn a_zone_by_host_needs_an_answer() {
     let one = quickstart().replace("value: global }", "value: eu }");
     assert_eq!(rules(&bare(&[&one])), Vec::<&str>::new());
 }
+
+#[test]
+fn a_deny_list_that_names_nobody_is_no_proof() {
+    for (wrong, what) in [
+        (json!({"forbidden_operators": ["Acme"]}), "differ only in case or punctuation"),
+        (json!({"forbidden_operators": ["bolt"]}), "is not defined under regions.*.operator"),
+        (json!({"forbidden_operators": ["acme"]}), "the zone forbids its operator"),
+    ] {
+        let found = changed(|config| {
+            policy(config, |policy| {
+                let zone = policy["zones"]["eu"].as_object_mut().unwrap();
+                zone.extend(wrong.as_object().unwrap().clone());
+            });
+        });
+        assert!(rules(&found).contains(&"policy"), "{wrong}");
+        assert_ne!(verdict(&found), Verdict::Proved);
+        let told = found.findings.iter().any(|finding| finding.what.contains(what));
+        assert!(told, "{wrong}: {:?}", found.findings);
+    }
+    // A region that names no operator is not admitted where a rule asks for one.
+    let found = changed(|config| {
+        policy(config, |policy| {
+            policy["regions"]["eu-west"].as_object_mut().unwrap().remove("operator");
+            policy["zones"]["eu"]["forbidden_operators"] = json!(["acme"]);
+        });
+    });
+    let told = found.findings.iter().any(|finding| finding.what.contains("names none"));
+    assert!(told && verdict(&found) != Verdict::Proved, "{:?}", found.findings);
+}
