@@ -457,7 +457,11 @@ impl Flow {
             log::error!("router: {error}");
             true
         });
-        if found || end { self.decide(&[], end && self.router.may_wait()) } else { Action::Pause }
+        if !(found || end) {
+            return Action::Pause;
+        }
+        let start = self.buffered();
+        self.decide(&start, end && self.router.may_wait())
     }
 
     fn request_trailers(&mut self) -> Action {
