@@ -131,7 +131,7 @@ impl Flow {
             match name {
                 b":method" => method = value,
                 b":path" => path = value,
-                b"content-encoding" => encoding = value,
+                b"content-encoding" if !is_plain(value) => encoding = value,
                 b"content-type" if is_form(value) => self.form = Some(value.to_vec()),
                 _ if name.eq_ignore_ascii_case(RANK.as_bytes()) => {
                     self.came_with.rank = true;
@@ -163,8 +163,7 @@ impl Flow {
             return Ok(Begun::Decide);
         }
         if self.router.knows_zone(self.claim()) {
-            let plain = encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity");
-            return Ok(if plain {
+            return Ok(if encoding.is_empty() {
                 Begun::Body
             } else {
                 Begun::Encoded(String::from_utf8_lossy(encoding).into_owned())
@@ -343,6 +342,11 @@ enum Begun {
     Models(Option<String>),
     /// Nobody here can read its body, for this encoding.
     Encoded(String),
+}
+
+/// Whether a body of this encoding is as it was written.
+fn is_plain(encoding: &[u8]) -> bool {
+    encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
 }
 
 fn is_form(content_type: &[u8]) -> bool {
