@@ -107,10 +107,11 @@ mod tests {
         ] {
             assert_eq!(of(body), Requested::Name(name.into()), "{body}");
         }
-        for body in ["{}", r#"{"model": null}"#, r#"{"model": ""}"#, r#"{"x": {"model": "b"}}"#] {
+        for body in ["", "{}", r#"{"model": null}"#, r#"{"model": ""}"#, r#"{"x": {"model": "b"}}"#]
+        {
             assert_eq!(of(body), Requested::Nothing, "{body}");
         }
-        for body in ["", "[]", "\"model\"", r#"{"model": 1}"#, r#"{"model": ["a"]}"#, "\u{0}x"] {
+        for body in ["[]", "\"model\"", r#"{"model": 1}"#, r#"{"model": ["a"]}"#, "\u{0}x"] {
             assert_eq!(of(body), Requested::Unreadable, "{body}");
         }
     }
