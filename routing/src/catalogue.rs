@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::policy::Policy;
 use crate::prompt::Requested;
 use crate::residency::Zone;
-use crate::view::Model;
+use crate::view::{Model, Replica};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,24 @@ pub fn of_zone<'a>(
         }
     }
     entries
+}
+
+/// Leaves out adapters that no replica of the zone has loaded, where that is known.
+pub fn retain_loaded(
+    policy: &Policy,
+    replicas: &[Replica],
+    zone: &Zone,
+    entries: &mut Vec<Entry<'_>>,
+) {
+    entries.retain(|entry| {
+        let is_of_model = |replica: &&Replica| {
+            policy
+                .pools_of(zone)
+                .any(|(name, pool, ..)| name == replica.pool && pool.model == entry.model)
+        };
+        let mut all = replicas.iter().filter(is_of_model).peekable();
+        entry.parent.is_none() || all.peek().is_none() || all.any(|it| it.has_adapter(entry.id))
+    });
 }
 
 /// The answer to `GET /v1/models`, as OpenAI's API and vLLM give it. `created`: seconds since 1970.

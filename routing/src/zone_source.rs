@@ -106,6 +106,15 @@ impl ZoneSource {
     }
 }
 
+/// Whether a host of this name can be asked for, as it is compared: without a port and the root's dot.
+fn is_host(name: &str) -> bool {
+    let bytes = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    let is_ip = bytes.len() < name.len();
+    let fits =
+        |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_') || is_ip && b == b':';
+    !bytes.is_empty() && !bytes.ends_with('.') && bytes.bytes().all(fits)
+}
+
 /// What a source says; nothing that could name a zone, where it maps its value to none.
 struct Value(Option<String>);
 
@@ -123,7 +132,7 @@ impl Source {
         match self {
             Self::Header(name) => name.is_empty(),
             Self::Property(path) => path.is_empty() || path.iter().any(String::is_empty),
-            Self::Host(zones) => zones.is_empty(),
+            Self::Host(zones) => zones.is_empty() || zones.keys().any(|host| !is_host(host)),
             Self::Mapped { of, zones } => zones.is_empty() || of.is_void(),
         }
     }
@@ -133,13 +142,16 @@ impl Source {
             Self::Header(name) => request.header(name).map(|value| Value(Some(value))),
             Self::Property(path) => request.property(path).map(|value| Value(Some(value))),
             Self::Host(zones) => {
-                let host = request.header(":authority")?.to_ascii_lowercase();
+                let host = request.header(":authority")?;
                 // A port is no part of the name; brackets keep IPv6's colons.
                 let name = match host.rsplit_once(':') {
                     Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
                     _ => &host,
                 };
-                zones.get(name).map(|zone| Value(Some(zone.clone())))
+                // Case and the root's dot make no other host.
+                let name = name.strip_suffix('.').unwrap_or(name);
+                let same = |(host, _): &(&String, &String)| host.eq_ignore_ascii_case(name);
+                zones.iter().find(same).map(|(_, zone)| Value(Some(zone.clone())))
             }
             Self::Mapped { of, zones } => {
                 // Something was said: what is not listed must be refused, not passed over.
@@ -189,7 +201,7 @@ mod tests {
         let list = json!({"from": [
             {"property": ["metadata", "zone"]},
             {"mapped": {"of": {"header": "x-tenant"}, "zones": {"bank": "eu", "shop": "us"}}},
-            {"host": {"eu.example.com": "eu"}},
+            {"host": {"Eu.example.com": "eu"}},
             {"header": "x-zone"}
         ]});
         for (told, expected) in [
@@ -197,6 +209,8 @@ mod tests {
             (vec![("x-tenant", "bank"), ("x-zone", "b")], "eu by header.1"),
             (vec![("x-tenant", "thief"), ("x-zone", "b")], "no zone by header.1"),
             (vec![(":authority", "EU.example.com:8443"), ("x-zone", "b")], "eu by host.2"),
+            (vec![(":authority", "eu.example.com."), ("x-zone", "b")], "eu by host.2"),
+            (vec![(":authority", "eu.example.com.:80"), ("x-zone", "b")], "eu by host.2"),
             (vec![(":authority", "other.example.com"), ("x-zone", "b")], "b by header.3"),
             (vec![], "-"),
         ] {
@@ -210,6 +224,11 @@ mod tests {
             (json!({"header": ""}), Some(0)),
             (json!({"property": []}), Some(0)),
             (json!({"host": {}}), Some(0)),
+            (json!({"host": {"a.example:443": "eu"}}), Some(0)),
+            (json!({"host": {"a.example.": "eu"}}), Some(0)),
+            (json!({"host": {"a b": "eu"}}), Some(0)),
+            (json!({"host": {"": "eu"}}), Some(0)),
+            (json!({"host": {"[::1]": "eu", "A.example": "eu", "10.0.0.1": "eu"}}), None),
             (json!({"mapped": {"of": {"header": ""}, "zones": {"a": "b"}}}), Some(0)),
             (json!({"property": ["filter_state", "zone"]}), None),
         ] {

@@ -1,4 +1,4 @@
-//! Bodies on their way to the filter: nothing before it may cut them, or leave them unreadable.
+//! Bodies on their way to the filter: nothing before it may cut them or let them grow.
 
 use super::config::Envoy;
 use super::finding::Findings;
@@ -6,12 +6,9 @@ use super::node::At;
 use super::plugin::Router;
 use super::routes;
 
-/// Codings of bodies that clients send, by the packages of Envoy's libraries for them.
-const CODINGS: [(&str, &str); 3] = [("gzip", "gzip"), ("br", "brotli"), ("zstd", "zstd")];
-
 pub(super) fn check(envoy: &Envoy<'_>, router: &Router<'_>, findings: &mut Findings) {
     buffers(envoy, router, findings);
-    codings(router, findings);
+    decompressors(router, findings);
 }
 
 /// Buffer filters, and what routes make of them.
@@ -45,37 +42,23 @@ fn buffers(envoy: &Envoy<'_>, router: &Router<'_>, findings: &mut Findings) {
     }
 }
 
-/// The filter reads no compressed bodies: one of Envoy's undoes them before.
-fn codings(router: &Router<'_>, findings: &mut Findings) {
-    let filters = router.manager.config.items("http_filters");
-    let undone = |package: &str| {
-        filters.iter().take(router.number).any(|filter| {
-            let Some(config) = filter.typed("Decompressor") else { return false };
-            let library = config.get("decompressor_library.typed_config");
-            let kind = library.as_ref().and_then(At::message).map(|(kind, _)| kind);
-            let wanted = format!("envoy.extensions.compression.{package}.decompressor.");
-            // Requests are inflated unless that is turned off.
-            let switch = config.get("request_direction_config.common_config.enabled.default_value");
-            let off = switch.is_some_and(|at| !at.is_set());
-            kind.is_some_and(|kind| kind.starts_with(&wanted))
-                && !off
-                && !filter.is_true("disabled")
-        })
-    };
-    let missing: Vec<&str> = CODINGS
-        .into_iter()
-        .filter_map(|(coding, package)| (!undone(package)).then_some(coding))
-        .collect();
-    if !missing.is_empty() {
-        findings.warning(
-            "compressed-bodies",
-            &router.filter,
-            format!(
-                "A body in a coding that nothing before the filter undoes is answered with 415: {}.",
-                missing.join(", ")
-            ),
-            "Put envoy.filters.http.decompressor filters for gzip, brotli and zstd before it, as in \
-             envoy/quickstart.yaml.",
-        );
+/// The filter undoes compressed bodies itself, within bounds. Envoy's decompressors have none that
+/// would help: a few megabytes become hundreds before a buffer's limit is looked at.
+fn decompressors(router: &Router<'_>, findings: &mut Findings) {
+    for filter in router.manager.config.items("http_filters") {
+        let Some(config) = filter.typed("Decompressor") else { continue };
+        // Requests are inflated unless that is turned off.
+        let switch = config.get("request_direction_config.common_config.enabled.default_value");
+        let off = switch.is_some_and(|at| !at.is_set()) || filter.is_true("disabled");
+        if !off {
+            findings.warning(
+                "decompressor",
+                &filter,
+                "It inflates request bodies without a bound on memory, and cuts off what grows to more \
+                 than a hundred times its size.",
+                "Leave compressed bodies to the Warmpath filter (max_inflated_bytes): set \
+                 request_direction_config.common_config.enabled.default_value: false.",
+            );
+        }
     }
 }

@@ -118,6 +118,29 @@ pub fn request_body(start: usize, most: usize) -> Result<Vec<u8>> {
     found("get_buffer(request body)", raw::buffer(kind, start, most)).map(Option::unwrap_or_default)
 }
 
+/// Puts other bytes in the place of the request body that is buffered so far.
+///
+/// # Errors
+/// The host's.
+pub fn set_request_body(bytes: &[u8]) -> Result<()> {
+    // Envoy replaces what begins at 0 and has at least the buffer's length, all of it.
+    set_body(0, usize::MAX, bytes)
+}
+
+/// Adds to the request body that is buffered so far.
+///
+/// # Errors
+/// The host's.
+pub fn append_request_body(bytes: &[u8]) -> Result<()> {
+    // What begins behind the buffer's end is appended.
+    set_body(usize::MAX, 0, bytes)
+}
+
+fn set_body(start: usize, size: usize, bytes: &[u8]) -> Result<()> {
+    let kind = types::BufferType::HttpRequestBody as u32;
+    named("set_buffer(request body)", raw::set_buffer(kind, start, size, bytes))
+}
+
 /// A part of the response body that passes just now.
 ///
 /// # Errors

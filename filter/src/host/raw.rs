@@ -39,6 +39,9 @@ imports! {
     fn proxy_get_buffer_bytes(
         kind: u32, start: usize, most: usize, data: *mut *mut u8, size: *mut usize,
     );
+    fn proxy_set_buffer_bytes(
+        kind: u32, start: usize, size: usize, data: *const u8, data_size: usize,
+    );
     fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize);
     fn proxy_replace_header_map_value(
         map: u32, key: *const u8, key_size: usize, value: *const u8, value_size: usize,
@@ -120,6 +123,10 @@ pub(super) fn set_tick_period(millis: u32) -> Result<(), Status> {
 
 pub(super) fn buffer(kind: u32, start: usize, most: usize) -> Result<Option<Vec<u8>>, Status> {
     bytes(|data, size| unsafe { proxy_get_buffer_bytes(kind, start, most, data, size) })
+}
+
+pub(super) fn set_buffer(kind: u32, start: usize, size: usize, bytes: &[u8]) -> Result<(), Status> {
+    done(unsafe { proxy_set_buffer_bytes(kind, start, size, bytes.as_ptr(), bytes.len()) })
 }
 
 pub(super) fn headers(map: u32) -> Result<Option<Vec<u8>>, Status> {

@@ -7,8 +7,10 @@ mod failures;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use warmpath_routing::catalogue::{card, list, of_zone, resolve};
-use warmpath_routing::decision::{Ask, Degrade, Outcome, Refusal, Route, decide_with};
+use warmpath_routing::catalogue::{card, list, of_zone, resolve, retain_loaded};
+use warmpath_routing::decision::{
+    Ask, Degrade, Outcome, Refusal, Route, decide_with, refuse_model,
+};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
@@ -291,15 +293,21 @@ impl<D: Data> Dispatch<D> {
             self.metrics.refused(&refusal);
             refusal
         };
-        let (_, zone) = self.zone(claim).map_err(refused)?;
-        let entries = of_zone(&self.config.policy, &self.view.told(), zone);
+        let (zone, rule) = self.zone(claim).map_err(refused)?;
+        let policy = &self.config.policy;
+        let mut entries = of_zone(policy, &self.view.told(), rule);
+        retain_loaded(policy, &self.view.world.replicas, rule, &mut entries);
         let created = now_ms / 1_000;
         let Some(name) = name else { return Ok(list(&entries, created).to_string()) };
         if let Some(entry) = entries.iter().find(|entry| entry.id == name) {
             return Ok(card(entry, created).to_string());
         }
-        let names: Vec<&str> = entries.iter().map(|entry| entry.id).collect();
-        Err(refused(Refusal::model_not_found(Some(name), &names)))
+        // As a request for it would be answered.
+        let requested = Requested::by_name(name);
+        let wants = resolve(policy, self.view.told(), &requested).wants;
+        let names = || entries.iter().map(|entry| entry.id).collect::<Vec<_>>();
+        let refusal = refuse_model(policy, zone, rule, wants);
+        Err(refused(refusal.unwrap_or_else(|| Refusal::model_not_found(Some(name), &names()))))
     }
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].

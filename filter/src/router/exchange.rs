@@ -14,6 +14,7 @@ use warmpath_routing::zone_source::Found;
 
 use super::Router;
 use super::dispatch::{Asked, Body, Decided, Told};
+use super::inflate::{Coding, InflateError};
 use super::large::Large;
 use super::response::{Progress, Watch};
 use super::ticket::Ticket;
@@ -83,6 +84,9 @@ pub(super) struct Flow {
     requested: Requested<'static>,
     // The body's type, if it is a form.
     form: Option<Vec<u8>>,
+    // How the body is compressed, until it is no more; and bytes of it that came so far.
+    coding: Option<Coding>,
+    compressed: usize,
     // The body, if it is too large to be looked into.
     large: Option<Large>,
     batch: bool,
@@ -108,6 +112,8 @@ impl Flow {
             api: None,
             requested: Requested::Nothing,
             form: None,
+            coding: None,
+            compressed: 0,
             large: None,
             batch: false,
             explain: String::new(),
@@ -163,11 +169,13 @@ impl Flow {
             return Ok(Begun::Decide);
         }
         if self.router.knows_zone(self.claim()) {
-            return Ok(if encoding.is_empty() {
-                Begun::Body
-            } else {
-                Begun::Encoded(String::from_utf8_lossy(encoding).into_owned())
-            });
+            if !encoding.is_empty() {
+                self.coding = Coding::of_header(encoding).filter(|_| self.router.most_inflated > 0);
+                if self.coding.is_none() {
+                    return Ok(Begun::Encoded(String::from_utf8_lossy(encoding).into_owned()));
+                }
+            }
+            return Ok(Begun::Body);
         }
         Ok(Begun::Decide)
     }
@@ -409,9 +417,7 @@ impl Flow {
             Ok(Begun::Decide) => return self.decide(&[], false),
             Ok(Begun::Models(name)) => self.list(name.as_deref()),
             Ok(Begun::Encoded(encoding)) => {
-                let refusal = Refusal::unsupported_encoding(&encoding);
-                self.router.with(|all| all.metrics().refused(&refusal));
-                self.refuse(&refusal)
+                self.count_and_refuse(&Refusal::unsupported_encoding(&encoding))
             }
             Err(error) => {
                 log::error!("router: {error}");
@@ -436,6 +442,11 @@ impl Flow {
         if let Some(action) = self.settled() {
             return action;
         }
+        if let Some(coding) = self.coding {
+            self.compressed = size;
+            let too_large = size > self.router.most_inflated;
+            return if end || too_large { self.inflate(coding) } else { Action::Pause };
+        }
         if size > self.router.most_body {
             return self.large_body(size, end);
         }
@@ -444,6 +455,59 @@ impl Flow {
         }
         let bytes = self.buffered();
         self.decide(&bytes, self.router.may_wait())
+    }
+
+    /// A compressed body is there, whole, or larger than it may become: puts what it was made of in its
+    /// place, for the decision and for the engine.
+    fn inflate(&mut self, coding: Coding) -> Action {
+        match self.try_inflate(coding) {
+            Ok(bytes) => {
+                self.coding = None;
+                self.request_body(bytes, true)
+            }
+            Err(error) => {
+                self.stage = Stage::Done;
+                let refused = match error {
+                    InflateError::TooLarge => {
+                        let most = self.router.most_inflated;
+                        self.count_and_refuse(&Refusal::request_too_large(most))
+                    }
+                    InflateError::Corrupt => self.count_and_refuse(&Refusal::bad_encoding()),
+                    InflateError::Host(error) => {
+                        log::error!("router: {error}");
+                        self.fail("host")
+                    }
+                };
+                refused.unwrap_or(Action::Pause)
+            }
+        }
+    }
+
+    fn try_inflate(&self, coding: Coding) -> Result<usize, InflateError> {
+        let most = self.router.most_inflated;
+        if self.compressed > most {
+            return Err(InflateError::TooLarge);
+        }
+        let body = host::request_body(0, self.compressed).map_err(InflateError::Host)?;
+        let mut first = true;
+        let bytes = coding.inflate(&body, most, |piece| {
+            if std::mem::take(&mut first) {
+                host::set_request_body(piece)
+            } else {
+                host::append_request_body(piece)
+            }
+        })?;
+        let told = if bytes == 0 { host::set_request_body(&[]) } else { Ok(()) };
+        told.and_then(|()| Headers::Request.remove("content-encoding"))
+            .and_then(|()| Headers::Request.remove("transfer-encoding"))
+            .and_then(|()| Headers::Request.set("content-length", &bytes.to_string()))
+            .map_err(InflateError::Host)?;
+        Ok(bytes)
+    }
+
+    fn count_and_refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
+        self.router.with(|all| all.metrics().refused(refusal));
+        self.refuse(refusal)
     }
 
     /// More of a body that is not looked into. It goes on as soon as its model is known.
@@ -471,6 +535,9 @@ impl Flow {
     fn request_trailers(&mut self) -> Action {
         if let Some(action) = self.settled() {
             return action;
+        }
+        if let Some(coding) = self.coding {
+            return self.inflate(coding);
         }
         if let Some(size) = self.large.as_ref().map(Large::bytes) {
             return self.large_body(size, true);

@@ -6,6 +6,7 @@ mod exchange;
 mod feedback;
 mod fresher;
 mod here;
+mod inflate;
 mod large;
 mod metrics;
 mod pace;
@@ -42,6 +43,7 @@ pub struct Router {
     zone_source: ZoneSource,
     priority_header: String,
     most_body: usize,
+    most_inflated: usize,
     explain: bool,
     log_decision: bool,
     orca: bool,
@@ -62,6 +64,7 @@ impl Router {
             zone_source: config.policy.zone_source.clone(),
             priority_header: config.policy.admission.header.clone(),
             most_body: config.policy.max_body_bytes,
+            most_inflated: config.policy.max_inflated_bytes,
             explain: config.shell.explain,
             log_decision: config.shell.log_decision,
             orca: config.shell.orca,

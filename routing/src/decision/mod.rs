@@ -160,12 +160,8 @@ pub fn decide_with<'a>(
     let mut degrade = ask.degrade;
     let pools = reachable(policy, local, rule, model);
     let Some(nearest) = pools.first() else {
-        let elsewhere = policy.pools.values().any(|pool| pool.model == model);
-        return Outcome::Refuse(if elsewhere {
-            Refusal::model_not_in_zone(zone)
-        } else {
-            no_model(policy, rule, Wants::Unknown { name: model, certain: true })
-        });
+        let refusal = refuse_model(policy, zone, rule, ask.model);
+        return Outcome::Refuse(refusal.unwrap_or_else(|| Refusal::no_replica(zone)));
     };
     if !world.fresh {
         degrade = degrade.or(Some(Degrade::StaleMap));
@@ -254,6 +250,21 @@ pub fn decide_with<'a>(
         holders,
         deepest: [&matches, &hoped].map(Matches::deepest).into_iter().max().unwrap_or_default(),
         probes: matches.probes,
+    })
+}
+
+/// Why a request for this can't be served in the zone, whatever its replicas do; `None` if it may be.
+pub fn refuse_model(policy: &Policy, zone: &str, rule: &Zone, wants: Wants<'_>) -> Option<Refusal> {
+    let Wants::Model { name: model, .. } = wants else {
+        return Some(no_model(policy, rule, wants));
+    };
+    if policy.pools_of(rule).any(|(_, pool, ..)| pool.model == model) {
+        return None;
+    }
+    Some(if policy.pools.values().any(|pool| pool.model == model) {
+        Refusal::model_not_in_zone(zone)
+    } else {
+        no_model(policy, rule, Wants::Unknown { name: model, certain: true })
     })
 }
 

@@ -235,7 +235,7 @@ fn listed(names: &[&str]) -> String {
 
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 8] = [
+    pub const CODES: [&'static str; 10] = [
         "zone_missing",
         "zone_unknown",
         "no_replica",
@@ -243,6 +243,8 @@ impl Refusal {
         "model_not_in_zone",
         "model_unknown",
         "unsupported_encoding",
+        "bad_encoding",
+        "request_too_large",
         Poison::CODE,
     ];
 
@@ -296,6 +298,31 @@ impl Refusal {
             code: "model_unknown",
             message: "This gateway does not know the model yet: it has just been started.".into(),
             retry_after: Some(1),
+        }
+    }
+
+    /// A compressed body that can't be undone.
+    pub fn bad_encoding() -> Self {
+        Self {
+            status: 400,
+            kind: "invalid_request_error",
+            code: "bad_encoding",
+            message: "The body is cut off, or is not of its content-encoding.".into(),
+            retry_after: None,
+        }
+    }
+
+    /// A compressed body that grows larger than so many bytes, or too many times its size.
+    pub fn request_too_large(most: usize) -> Self {
+        Self {
+            status: 413,
+            kind: "invalid_request_error",
+            code: "request_too_large",
+            message: format!(
+                "The compressed body grows to more than {most} bytes, or to more than 256 KiB and a \
+                 hundred times its size. Send it uncompressed."
+            ),
+            retry_after: None,
         }
     }
 

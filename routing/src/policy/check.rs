@@ -53,12 +53,16 @@ impl Policy {
         for (zone, rule) in &self.zones {
             self.check_zone(zone, rule)?;
         }
+        self.check_clusters()?;
         self.check_numbers()
     }
 
     fn check_zone(&self, zone: &str, rule: &Zone) -> Result<(), PolicyError> {
         if rule.is_unbounded() {
             return Err(PolicyError::Unbounded { zone: zone.into() });
+        }
+        if rule.regions.len() > 1 && rule.regions.iter().any(|name| name == "*") {
+            return Err(PolicyError::StarAmongNames { zone: zone.into() });
         }
         // A name that no region has admits or forbids nothing: a slip of the pen, in a rule of law.
         for (list, names, under) in [
@@ -107,6 +111,28 @@ impl Policy {
             }
         }
         if any { Ok(()) } else { Err(PolicyError::NoPool { zone: zone.into() }) }
+    }
+
+    /// No cluster is of two models: where the filter names no replica, Envoy takes any of its hosts.
+    fn check_clusters(&self) -> Result<(), PolicyError> {
+        let mut models: BTreeMap<&str, &str> = BTreeMap::new();
+        for (zone, rule) in &self.zones {
+            for (pool, cluster) in &rule.clusters {
+                let Some(model) = self.pools.get(pool).map(|pool| pool.model.as_str()) else {
+                    continue;
+                };
+                let other = *models.entry(cluster).or_insert(model);
+                if other != model {
+                    return Err(PolicyError::SharedCluster {
+                        zone: zone.clone(),
+                        pool: pool.clone(),
+                        cluster: cluster.clone(),
+                        other: other.into(),
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Names are what operators think that they are: no two could be taken for each other, and none
@@ -281,6 +307,8 @@ impl Policy {
         range("ring.load_floor", f64::from(self.ring.load_floor), 1.0, 1e6, "1 to 1000000")?;
         range("prefix_tokens", self.prefix_tokens as f64, 16.0, 1e6, "16 to 1000000")?;
         range("max_body_bytes", self.max_body_bytes as f64, 0.0, 6.4e7, "0 to 64000000")?;
+        let inflated = self.max_inflated_bytes as f64;
+        range("max_inflated_bytes", inflated, 0.0, 3.2e7, "0 to 32000000")?;
         range("stale_after_ms", self.stale_after_ms as f64, 100.0, 6e5, "100 to 600000 ms")?;
         range("endpoints", self.endpoints as f64, 1.0, 16.0, "1 to 16")
     }

@@ -22,7 +22,10 @@ pub enum PolicyError {
         under: &'static str,
     },
     /// A source that can never say anything.
-    #[error("zone_source.from[{at}]: can't be read, as a name in it is empty or missing")]
+    #[error(
+        "zone_source.from[{at}]: can never say anything, as a name in it is empty, missing or, of a \
+         host, not as it is asked for (no port, no dot at the end)"
+    )]
     VoidSource {
         /// Its place.
         at: usize,
@@ -64,6 +67,27 @@ pub enum PolicyError {
         /// The name.
         name: String,
         /// What it means already.
+        other: String,
+    },
+    /// A list that admits everything beside what it names.
+    #[error("zones.{zone}.regions: has \"*\" beside names; write [\"*\"] alone, or only names")]
+    StarAmongNames {
+        /// The zone.
+        zone: String,
+    },
+    /// Two models in one cluster, where Envoy may choose either's hosts.
+    #[error(
+        "zones.{zone}.clusters.{pool}: cluster {cluster:?} is also that of a pool of {other}; give each \
+         model clusters of its own"
+    )]
+    SharedCluster {
+        /// The zone.
+        zone: String,
+        /// The pool.
+        pool: String,
+        /// The cluster.
+        cluster: String,
+        /// The other model.
         other: String,
     },
     /// A cluster for a pool that the zone's own rule keeps out.

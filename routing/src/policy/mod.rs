@@ -62,6 +62,9 @@ pub struct Policy {
     /// A longer body is routed without looking into it, in bytes.
     #[serde(default = "defaults::max_body_bytes")]
     pub max_body_bytes: usize,
+    /// A compressed body that grows larger is refused, in bytes; 0 for all that are compressed.
+    #[serde(default = "defaults::max_inflated_bytes")]
+    pub max_inflated_bytes: usize,
     /// Silence of the relay after which the map is stale, in milliseconds.
     #[serde(default = "defaults::stale_after_ms")]
     pub stale_after_ms: u64,
@@ -147,6 +150,9 @@ mod defaults {
     }
     pub(super) fn max_body_bytes() -> usize {
         1 << 20
+    }
+    pub(super) fn max_inflated_bytes() -> usize {
+        8 << 20
     }
     pub(super) fn stale_after_ms() -> u64 {
         3000

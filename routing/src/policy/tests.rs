@@ -31,7 +31,7 @@ pub(crate) fn two_regions() -> serde_json::Value {
 
 fn refused(pointer: &str, value: serde_json::Value) -> String {
     let mut json = two_regions();
-    if pointer == "/models" {
+    if pointer == "/models" || pointer.ends_with("/other") {
         json["pools"]["other"] = json!({"region": "us-east", "model": "other"});
         json["zones"]["global"]["clusters"]["other"] = json!("global.other");
     }
@@ -70,7 +70,17 @@ fn what_is_wrong_is_named() {
             "zones.eu.clusters.demo-us-east: region \"us-east\" lies outside the zone",
         ),
         ("/zone_source", json!({"default": "x"}), "zone_source.default: \"x\""),
-        ("/zone_source", json!({"from": [{"header": ""}]}), "zone_source.from[0]: can't be"),
+        ("/zone_source", json!({"from": [{"header": ""}]}), "zone_source.from[0]: can never say"),
+        (
+            "/zones/global/regions",
+            json!(["*", "eu-west"]),
+            "zones.global.regions: has \"*\" beside",
+        ),
+        (
+            "/zones/global/clusters/other",
+            json!("global.demo-eu-west"),
+            "cluster \"global.demo-eu-west\" is also that of a pool of demo",
+        ),
         (
             "/zone_source",
             json!({"from": [{"header": "x"}, {"host": {"a.example": "mars"}}]}),

@@ -151,12 +151,11 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
             "domains: [global.demo.local]\n                      typed_per_filter_config:\n                        b: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute, buffer: { max_request_bytes: 1000 } }\n",
         )],
     ),
-    ("compressed-bodies", &[("brotli.decompressor.v3.Brotli", "gzip.decompressor.v3.Gzip")]),
     (
-        "compressed-bodies",
+        "decompressor",
         &[(
-            "response_direction_config: &pass",
-            "request_direction_config: { common_config: { enabled: { default_value: false, runtime_key: x } } }\n                      response_direction_config: &pass",
+            "                  - name: warmpath\n",
+            "                  - { name: d, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.decompressor.v3.Decompressor, decompressor_library: { name: gzip, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.compression.gzip.decompressor.v3.Gzip } } } }\n                  - name: warmpath\n",
         )],
     ),
     ("retry", &[("retriable_status_codes: [503, 429]", "retriable_status_codes: [429]")]),

@@ -148,7 +148,8 @@ fn the_gateway_lists_the_zone_s_models() {
     let one = models(Claim::Zone("eu"), Some("lora")).unwrap();
     assert!(one.contains("\"parent\":\"demo\""), "{one}");
     for (zone, name, code) in [
-        (Claim::Zone("eu"), Some("gamma"), "model_not_found"),
+        (Claim::Zone("eu"), Some("gamma"), "model_not_in_zone"),
+        (Claim::Zone("eu"), Some("nope"), "model_not_found"),
         (Claim::Zone("mars"), None, "zone_unknown"),
         (Claim::Silent, None, "zone_missing"),
         (Claim::Unmapped, None, "zone_unknown"),
@@ -194,8 +195,11 @@ fn an_adapter_goes_to_the_replica_that_has_it() {
         };
         assert_eq!(told.ticket.named.endpoints(), endpoints);
     }
+    let listed = |gateway: &Gateway| gateway.router.models(Claim::Zone("eu"), Some("lora"), 0);
+    assert!(listed(&gateway).is_ok());
     gateway.say(Said::Replicas(Replicas { replicas: vec![knows(1, &[]), knows(2, &[])] }));
     gateway.tick();
+    assert_eq!(listed(&gateway).unwrap_err().code, "model_not_found");
     assert_eq!(gateway.named("lora"), "404 model_not_found");
     assert_eq!(gateway.named("demo"), "eu.demo-eu");
 }
