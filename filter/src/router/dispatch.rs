@@ -256,6 +256,7 @@ impl<D: Data> Dispatch<D> {
             log::error!("router: {error}");
         }
         self.view.look(now_ms, self.config.policy.stale_after_ms);
+        self.settle_doubts(now_ms);
         self.exchange_suspects();
     }
 
@@ -416,6 +417,9 @@ impl<D: Data> Dispatch<D> {
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
             self.passed_over(ticket, tried, answer, &now_ms);
             if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
+                if answer.status == 500 {
+                    self.failed_at(ticket, name, answer, now_ms());
+                }
                 if answer.is_overloaded() {
                     self.overloaded(ticket, name, answer, now_ms());
                 } else {

@@ -157,7 +157,10 @@ impl Prompts {
         let requested = request.requested();
         let unread = |requested, why| Read::guess(requested, body.len()).because(why);
         let Some((known, adapter)) = wanted((policy, view), &requested) else {
-            return unread(requested, Degrade::NoTokenizer);
+            // Before the relay was heard that is the cause.
+            let silent = view.models.is_empty();
+            let why = if silent { Degrade::StaleMap } else { Degrade::NoTokenizer };
+            return unread(requested, why);
         };
         let slot = known.artefact.and_then(|id| self.slots.get_mut(&id));
         let Some(Slot::Ready(prompter)) = slot else {

@@ -90,7 +90,7 @@ impl Watch {
             upstream,
             attempts,
         };
-        if answer.upstream_failed || answer.is_overloaded() || attempts > 1 {
+        if answer.upstream_failed || status >= 500 || attempts > 1 {
             answer.client = Some(Client::read()?);
         }
         Ok(answer)

@@ -28,6 +28,23 @@ enum Change {
     Answered(u128),
 }
 
+/// Doubtful answers that are kept; what is beyond is not followed.
+const MOST_DOUBTFUL: usize = 64;
+/// How long an engine may take to go down after one, in milliseconds.
+const DOUBT_MS: u64 = 30_000;
+
+/// An engine said that it failed, as vLLM does with its last words: 500, and then the process ends.
+#[derive(Clone, Debug)]
+pub(super) struct Doubtful {
+    pub(super) prompt: Prompt,
+    /// The replica's name, and its endpoint.
+    pub(super) name: u64,
+    pub(super) endpoint: String,
+    /// The client's address.
+    pub(super) client: String,
+    pub(super) at_ms: u64,
+}
+
 /// The workers' common table.
 pub(super) struct Suspects {
     rule: Poison,
@@ -39,11 +56,20 @@ pub(super) struct Suspects {
     changes: Vec<Change>,
     /// They were told something since the last tick.
     told: bool,
+    /// Engines that may be about to die.
+    doubtful: Vec<Doubtful>,
 }
 
 impl Suspects {
     pub(super) fn new(rule: Poison) -> Self {
-        Self { rule, known: None, version: None, changes: Vec::new(), told: false }
+        Self {
+            rule,
+            known: None,
+            version: None,
+            changes: Vec::new(),
+            told: false,
+            doubtful: Vec::new(),
+        }
     }
 
     /// Reads what has changed, and tells what there is to tell. Gives what became refused by that.
@@ -119,6 +145,27 @@ impl Suspects {
     /// Whether there is something to tell yet.
     pub(super) fn has_news(&self) -> bool {
         !self.changes.is_empty()
+    }
+
+    /// An engine failed at a prompt, and may be about to die of it.
+    pub(super) fn doubt(&mut self, doubtful: Doubtful) {
+        if self.rule.engines > 0 && self.doubtful.len() < MOST_DOUBTFUL {
+            self.doubtful.push(doubtful);
+        }
+    }
+
+    /// Those that are down since; who still serves after a while is forgotten.
+    pub(super) fn gone(&mut self, is_down: impl Fn(u64) -> bool, now_ms: u64) -> Vec<Doubtful> {
+        if self.doubtful.is_empty() {
+            return Vec::new();
+        }
+        let fresh = |it: &Doubtful| now_ms.saturating_sub(it.at_ms) <= DOUBT_MS;
+        let (gone, left) = std::mem::take(&mut self.doubtful)
+            .into_iter()
+            .filter(fresh)
+            .partition(|it| is_down(it.name));
+        self.doubtful = left;
+        gone
     }
 
     /// Engines died during a prompt. Gives what became refused by that.

@@ -7,7 +7,7 @@ use warmpath_routing::view::ReplicaState;
 use super::{Decided, Dispatch};
 use crate::host::HostError;
 use crate::router::ending::{Client, Ending};
-use crate::router::suspects::Refused;
+use crate::router::suspects::{Doubtful, Refused};
 use crate::router::ticket::{Answer, Ticket};
 use crate::shared::Data;
 use warmpath_routing::poison::Prompt;
@@ -122,12 +122,36 @@ impl<D: Data> Dispatch<D> {
 
     fn died(&mut self, ticket: &Ticket, endpoints: &[&str], client: Option<&Client>, at_ms: u64) {
         let Some(prompt) = ticket.prompt else { return };
+        self.died_of(prompt, endpoints, client.map_or("", |client| &client.address), at_ms);
+    }
+
+    fn died_of(&mut self, prompt: Prompt, endpoints: &[&str], client: &str, at_ms: u64) {
         self.metrics.poison_deaths.add(endpoints.len() as u64);
         let engines = endpoints.iter().map(|endpoint| self.suspects.engine(endpoint)).collect();
-        let client = self.suspects.client(client.map_or("", |client| &client.address));
+        let client = self.suspects.client(client);
         let death = Death { prompt: prompt.id, client, engines, at_ms };
         let told = self.suspects.died(&mut self.map.0, death);
         self.say_refused(told);
+    }
+
+    /// An engine answered that it failed, which may have been its last words.
+    pub(super) fn failed_at(&mut self, ticket: &Ticket, name: u64, answer: &Answer, at_ms: u64) {
+        let (Some(prompt), Some(client)) = (ticket.prompt, &answer.client) else { return };
+        let endpoint = ticket.named.endpoint_of(name).to_owned();
+        let client = client.address.clone();
+        self.suspects.doubt(Doubtful { prompt, name, endpoint, client, at_ms });
+    }
+
+    /// Engines that failed at a prompt a moment ago and are down now died of it.
+    pub(super) fn settle_doubts(&mut self, now_ms: u64) {
+        let view = &self.view;
+        let serves = |name: u64| {
+            let mut replicas = view.names.iter().zip(&view.world.replicas);
+            replicas.any(|(at, it)| *at == name && it.state != ReplicaState::Down)
+        };
+        for gone in self.suspects.gone(|name| !serves(name), now_ms) {
+            self.died_of(gone.prompt, &[&gone.endpoint], &gone.client, now_ms);
+        }
     }
 
     /// Hears of other workers' deaths and tells them of this one's.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::router::ending::Client;
 
-fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
+pub(super) fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
     Answer {
         status,
         of_engine: true,

@@ -259,3 +259,26 @@ fn an_engine_that_answers_a_prompt_with_an_error_is_not_ejected_by_that_prompt_a
         }
     }
 }
+
+#[test]
+fn an_engine_that_says_that_it_failed_and_goes_down_died_of_it() {
+    let mut gateway = of_three();
+    let body = Body::Whole(BODY);
+    let down = |slot: u32| Replica { state: v1::replica::State::Down.into(), ..replica(slot) };
+    let mut dead = Vec::new();
+    for at in 0..2 {
+        assert!(!gateway.is_refused(body, NOW + at));
+        let Decided::Route(mut told) = gateway.send_body(body, NOW + at) else { panic!() };
+        let first = told.ticket.named.foreseen().unwrap().to_owned();
+        let client = Some(from(at, "10.9.9.9"));
+        let last_words = Answer { client, ..answers::answer(500, &first, 1) };
+        gateway.router.answered(&mut told.ticket, &last_words, || NOW + at);
+        gateway.router.landed(&mut told.ticket);
+        assert!(!gateway.is_refused(body, NOW + at), "it may live");
+        dead.extend((1..=3).filter(|slot| first == format!("10.0.0.{slot}:8000")));
+        let state = |slot: u32| if dead.contains(&slot) { down(slot) } else { replica(slot) };
+        gateway.say(Said::Replicas(Replicas { replicas: (1..=3).map(state).collect() }));
+        gateway.tick();
+    }
+    assert!(gateway.is_refused(body, NOW + 2));
+}
