@@ -1,6 +1,6 @@
 //! Messages as a template gets them: what vLLM and `transformers` make of a request before
-//! rendering it (vllm/renderers/chat_utils.py and hf.py 0.32, transformers
-//! `_normalize_chat_messages`, 5.x).
+//! rendering it (vllm/renderers/chat_utils.py and hf.py 0.32, which takes transformers 5.16 to
+//! 5.19: later ones add a `thinking` field, these don't).
 
 use std::borrow::Cow;
 
@@ -208,8 +208,7 @@ impl<'a> Conversation<'a> {
             if let Some(reasoning) = reasoning {
                 let reasoning = Field::Other(known(reasoning)?);
                 fields.push(("reasoning", reasoning.clone()));
-                fields.push(("reasoning_content", reasoning.clone()));
-                fields.insert(0, ("thinking", reasoning));
+                fields.push(("reasoning_content", reasoning));
             }
         }
         if role == "tool"
@@ -409,4 +408,22 @@ pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
         return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
     }
     Ok(json.to_value())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `parse_chat_messages` of vLLM 0.32 (vllm/renderers/chat_utils.py) makes of it; and
+    /// transformers 5.19 renders that as it is.
+    #[test]
+    fn reasoning_is_passed_under_the_engines_names_alone() {
+        let body =
+            r#"[{"role":"assistant","content":"","reasoning_content":"need tool","thinking":"x"}]"#;
+        let messages: Vec<Json<'_>> = serde_json::from_str(body).unwrap();
+        let style = Style { parts: false, developer: true };
+        let conversation = Conversation::new(&messages, style).unwrap();
+        let names: Vec<_> = conversation.messages[0].iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["role", "content", "reasoning", "reasoning_content"]);
+    }
 }
