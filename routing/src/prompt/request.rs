@@ -22,16 +22,18 @@ pub enum Api {
 }
 
 impl Api {
-    /// The API of a request path; a query string and slashes at the end don't matter.
+    /// The API of a request path, by how it ends: a gateway may have put something before `/v1`,
+    /// which the route takes off. A query string and slashes at the end don't matter.
     pub fn of_path(path: &str) -> Option<Self> {
-        let path = path.split(['?', '#']).next().unwrap_or(path);
-        match path.trim_end_matches('/') {
-            "/v1/chat/completions" => Some(Self::Chat),
-            "/v1/completions" => Some(Self::Completions),
-            "/v1/responses" => Some(Self::Responses),
-            "/v1/messages" => Some(Self::Messages),
-            _ => None,
-        }
+        let path = path.split(['?', '#']).next().unwrap_or(path).trim_end_matches('/');
+        [
+            ("/v1/chat/completions", Self::Chat),
+            ("/v1/completions", Self::Completions),
+            ("/v1/responses", Self::Responses),
+            ("/v1/messages", Self::Messages),
+        ]
+        .into_iter()
+        .find_map(|(end, api)| path.ends_with(end).then_some(api))
     }
 
     /// The API that a body is for, by its shape: `messages` (with `system`, Anthropic's), `input`
@@ -278,8 +280,25 @@ mod tests {
     fn paths_name_apis() {
         assert_eq!(Api::of_path("/v1/chat/completions"), Some(Api::Chat));
         assert_eq!(Api::of_path("/v1/completions/?a=b/c"), Some(Api::Completions));
-        assert_eq!(Api::of_path("/v1/embeddings"), None);
-        assert_eq!(Api::of_path("/v1/chat/completions/render"), None);
+        for (path, api) in [
+            ("/team-a/v1/chat/completions?x=1", Api::Chat),
+            ("/a/b/v1/completions", Api::Completions),
+            ("/team-a/v1/responses/", Api::Responses),
+            ("/x/v1/messages#y", Api::Messages),
+        ] {
+            assert_eq!(Api::of_path(path), Some(api), "{path}");
+        }
+        for path in [
+            "/v1/embeddings",
+            "/v1/chat/completions/render",
+            "/team-a/v1/chat/completions/render",
+            "/team-av1/completions",
+            "/v11/completions",
+            "v1/completions",
+            "/x?y=/v1/completions",
+        ] {
+            assert_eq!(Api::of_path(path), None, "{path}");
+        }
     }
 
     #[test]
