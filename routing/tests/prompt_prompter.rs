@@ -129,6 +129,33 @@ fn a_prefix_ends_before_an_image() {
     assert!(!text(&mut prompter, &with).unwrap().contains("media"));
 }
 
+/// What comes behind an image is to be computed like any other text, and so is the image.
+#[test]
+fn text_behind_an_image_counts() {
+    let words = "Please explain step by step how this works. ".repeat(1500);
+    let image = serde_json::json!({"type": "image_url", "image_url": {"url": "data:,"}});
+    let of = |before: &str, images: usize| {
+        let mut parts = vec![serde_json::json!({"type": "text", "text": before}); 1];
+        parts.extend(vec![image.clone(); images]);
+        parts.push(serde_json::json!({"type": "text", "text": words}));
+        let body = serde_json::json!({"messages": [{"role": "user", "content": parts}]});
+        prefix(&mut prompter(1 << 20), &body.to_string(), 8192).unwrap()
+    };
+    let text = of("", 0).prompt_tokens;
+    assert!(text > 10_000, "{text}");
+    for (before, images) in [("", 1), ("", 3), (&words[..30_000], 1), (&words, 2)] {
+        let (media, plain) = (of(before, images), of(before, 0));
+        let expected = plain.prompt_tokens + images * 1024;
+        let close = expected / 2..expected * 2;
+        assert!(
+            close.contains(&media.prompt_tokens),
+            "{images}: {} {expected}",
+            media.prompt_tokens
+        );
+        assert!(media.prompt_tokens > media.tokens + images * 1024 && !media.exact);
+    }
+}
+
 #[test]
 fn roots_do_not_share_what_is_known() {
     let body = chat(&[("user", &"The river returns every question. ".repeat(100))]);

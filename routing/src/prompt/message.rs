@@ -38,8 +38,10 @@ impl Field<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Conversation<'a> {
     messages: Vec<Fields<'a>>,
-    /// Whether some content isn't text.
-    pub(super) media: bool,
+    /// How many parts of contents aren't text.
+    pub(super) media: usize,
+    /// Bytes of text beside them that the messages for the template don't have.
+    pub(super) beside_media: usize,
     /// JSON values in calls' arguments, which are texts in the body.
     values: usize,
 }
@@ -186,11 +188,16 @@ impl<'a> Conversation<'a> {
             // tools, which are joined later.
             content.retain(|part| !matches!(part, Part::Text(text, _) if text.is_empty()));
         }
-        let media = content.iter().any(|part| matches!(part, Part::Media(_)));
-        self.media |= media;
+        let media = content.iter().filter(|part| matches!(part, Part::Media(_))).count();
+        self.media += media;
         let content = if style.parts && role != "tool" {
             Field::Parts(content)
-        } else if media {
+        } else if media > 0 {
+            let texts = content.iter().map(|part| match part {
+                Part::Text(text, _) => text.len(),
+                Part::Media(_) => 0,
+            });
+            self.beside_media += texts.sum::<usize>();
             // The engine puts placeholders in front of the message's text.
             Field::Text(Cow::Borrowed(MEDIA))
         } else {

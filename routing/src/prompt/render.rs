@@ -8,7 +8,7 @@ use super::error::PromptError;
 use super::json::Json;
 use super::message::{Conversation, MEDIA, Style, value};
 use super::model::Model;
-use super::prompter::Text;
+use super::prompter::{Media, Text};
 use super::request::Chat;
 use super::script::Shape;
 use super::template::Context;
@@ -62,8 +62,8 @@ pub(super) fn render<'a>(
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
     }
-    let media = conversation.media;
-    if media {
+    let mut media = None;
+    if conversation.media > 0 {
         // What media add is known to the engine only. Text is certain as far as it is the same
         // with the media marked as what they are, and with a text in their place.
         let mut certain = text.find(MEDIA).unwrap_or(0);
@@ -75,9 +75,14 @@ pub(super) fn render<'a>(
         while !text.is_char_boundary(certain) {
             certain -= 1;
         }
+        let written = text.len() - text.matches(MEDIA).count() * MEDIA.len();
         text.truncate(certain);
         let cut = model.tokenizer.last_cut(&text, 0, 0);
         text.truncate(cut.map_or(0, |(cut, _)| cut));
+        media = Some(Media {
+            count: conversation.media,
+            bytes: (written + conversation.beside_media).saturating_sub(text.len()),
+        });
     }
     Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
 }
