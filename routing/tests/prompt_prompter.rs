@@ -248,11 +248,6 @@ fn what_cannot_be_told_is_refused_by_name() {
             "unsupported_content",
         ),
         (
-            r#""messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":
-               {"name":"f","parameters":{"max":123456789012345678901234567890}}}]"#,
-            "unsupported_content",
-        ),
-        (
             r#""messages":[{"role":"user","content":"x"}],"continue_final_message":true"#,
             "template_refused",
         ),
@@ -262,18 +257,36 @@ fn what_cannot_be_told_is_refused_by_name() {
         ),
         (
             r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
-               {"name":"f","arguments":"{\"a\":NaN}"}}]}]"#,
+               {"name":"f","arguments":"{\"a\":\"\\ud800\"}"}}]}]"#,
             "unsupported_content",
         ),
         (
-            r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
-               {"name":"f","arguments":"{\"a\":1e999}"}}]}]"#,
+            r#""messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"documents":["x"]}"#,
             "unsupported_content",
         ),
     ] {
         let error = prefix(&mut prompter, &format!("{{{fields}}}"), 4096).unwrap_err();
         assert_eq!(error.name(), name, "{fields}: {error}");
     }
+}
+
+/// As Python 3.11's `json.dumps` writes what its `json.loads` read.
+#[test]
+fn numbers_are_written_as_python_writes_them() {
+    let mut prompter = prompter(0);
+    let numbers = "[1e20, 12345678901234567890123, -1234567890123456789012345678901234567890123, NaN, -Infinity, 1e999, -0, -0.0, 1E-7]";
+    let written = "[1e+20, 12345678901234567890123, -1234567890123456789012345678901234567890123, NaN, -Infinity, Infinity, 0, -0.0, 1e-07]";
+    let tools = format!(
+        r#"{{"messages":[{{"role":"user","content":"q"}}],"tools":[{{"type":"function","function":
+            {{"name":"f","strict":"yes","parameters":{{"maximum":{numbers}}}}}}}]}}"#
+    );
+    let text_of = text(&mut prompter, &tools).unwrap();
+    let expected = format!(r#""parameters": {{"maximum": {written}}}, "strict": true}}"#);
+    assert!(text_of.contains(&expected), "{text_of}");
+    let calls = serde_json::json!({"messages": [{"role": "assistant", "tool_calls": [{"type": "function",
+        "id": "a", "function": {"name": "f", "arguments": format!("{{\"a\": {numbers}}}")}}]}]});
+    let text_of = text(&mut prompter, &calls.to_string()).unwrap();
+    assert!(text_of.contains(&format!(r#""arguments": {{"a": {written}}}"#)), "{text_of}");
 }
 
 /// Arguments are texts in a body: what is in them counts all the same, over all calls.

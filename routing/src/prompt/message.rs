@@ -8,7 +8,7 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::tools::{known, tool_calls};
+use super::tools::tool_calls;
 use super::tree::Tree;
 
 /// Stands for what isn't text; no one writes it by accident.
@@ -213,7 +213,7 @@ impl<'a> Conversation<'a> {
             }
             let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
             if let Some(reasoning) = reasoning {
-                let reasoning = Field::Other(known(reasoning)?);
+                let reasoning = Field::Other(Tree::Json(reasoning));
                 fields.push(("reasoning", reasoning.clone()));
                 fields.push(("reasoning_content", reasoning));
             }
@@ -221,7 +221,7 @@ impl<'a> Conversation<'a> {
         if role == "tool"
             && let Some(id) = message.get("tool_call_id")
         {
-            fields.push(("tool_call_id", Field::Other(known(id)?)));
+            fields.push(("tool_call_id", Field::Other(Tree::Json(id))));
         }
         for name in ["name", "task"] {
             if let Some(text) = message.get(name).and_then(Json::str) {
@@ -353,9 +353,6 @@ fn part<'a>(part: &'a Json<'a>) -> Result<Option<Part<'a>>, PromptError> {
                 }
                 kind => return Ok(Some(Part::Media(media_kind(kind)))),
             };
-            if part.has_huge() {
-                return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
-            }
             match part.get(field) {
                 Some(Json::Str(text)) => Ok(Some(Part::Text(Cow::Borrowed(text.as_ref()), pairs))),
                 None if field != "thinking" => Ok(None),
@@ -407,14 +404,6 @@ fn strip_billing_header(parts: &mut Vec<Part<'_>>) {
             _ => false,
         }
     });
-}
-
-/// A value as it is, unless it holds a number that can't be passed on.
-pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
-    if json.has_huge() {
-        return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
-    }
-    Ok(json.to_value())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::error::RequestError;
 use super::fields::{Fields, PromptField, parse_fields};
 use super::json::Json;
+use super::lenient;
 use super::requested::Requested;
 use super::{messages, responses};
 
@@ -119,16 +120,14 @@ impl<'a> Request<'a> {
         };
         let model = text(fields.model.take(), "model")?;
         let cache_salt = text(fields.cache_salt.take(), "cache_salt")?;
-        let stream = flag(fields.stream.as_ref(), "stream", false)?;
+        // This has no bearing on the prompt: what engines refuse they refuse themselves.
+        let stream = fields.stream.as_ref().and_then(lenient::bool).unwrap_or(false);
         let most = match api {
             Api::Chat => fields.max_completion_tokens.take().or(fields.max_tokens.take()),
             Api::Completions | Api::Messages => fields.max_tokens.take(),
             Api::Responses => fields.max_output_tokens.take(),
         };
-        let max_tokens = match most {
-            Some(Json::Int(number)) => u32::try_from(number).ok(),
-            _ => None,
-        };
+        let max_tokens = most.as_ref().and_then(lenient::int);
         let mut unsupported = None;
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
@@ -214,7 +213,7 @@ impl<'a> Request<'a> {
 fn flag(value: Option<&Json<'_>>, name: &'static str, default: bool) -> Result<bool, RequestError> {
     match value {
         None => Ok(default),
-        Some(value) => value.bool().ok_or(RequestError::WrongType(name)),
+        Some(value) => lenient::bool(value).ok_or(RequestError::WrongType(name)),
     }
 }
 
@@ -308,6 +307,9 @@ mod tests {
             (r#"["a", "b"]"#, "a"),
             ("[1, 2]", "[1, 2]"),
             ("[[3, 4], [5]]", "[3, 4]"),
+            // As pydantic takes them for ids.
+            ("[1.0, true]", "[1, 1]"),
+            ("[[3.0, false]]", "[3, 0]"),
         ] {
             assert_eq!(completion(&format!("{{\"prompt\": {prompt}}}")).as_deref(), Ok(text));
         }
@@ -318,7 +320,7 @@ mod tests {
             let request = Request::parse(Api::Completions, body.as_bytes()).unwrap();
             assert_eq!(request.prompts(), prompts, "{prompt}");
         }
-        for prompt in ["1", "{}", "[]", "[[]]", "[-1]", "[1, \"a\"]", "[4294967296]", "[true]"] {
+        for prompt in ["1", "{}", "[]", "[[]]", "[-1]", "[1, \"a\"]", "[4294967296]", "[1.5]"] {
             assert_eq!(
                 completion(&format!("{{\"prompt\": {prompt}}}")),
                 Err(RequestError::WrongType("prompt")),
@@ -345,6 +347,59 @@ mod tests {
         assert_eq!((request.model(), request.cache_salt()), ("m", "s"));
         assert_eq!((request.stream(), request.max_tokens()), (true, Some(5)));
         assert_eq!(Api::of_body(body), Ok(Api::Chat));
+    }
+
+    /// vLLM 0.32 takes all of these (vllm/entrypoints/openai/chat_completion/protocol.py).
+    #[test]
+    fn fields_are_read_as_leniently_as_by_the_engine() {
+        let of = |more: &str| {
+            let body =
+                format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],{more}}}"#);
+            let request = Request::parse(Api::Chat, body.as_bytes()).map(|request| {
+                let Prompt::Chat(chat) = &request.prompt else { panic!() };
+                let flags = (chat.add_generation_prompt, chat.continue_final_message);
+                (request.model().to_owned(), request.stream(), request.max_tokens(), flags)
+            });
+            request.unwrap_or_else(|error| panic!("{more}: {error}"))
+        };
+        let m = || String::from("m");
+        for (more, stream, most, flags) in [
+            (r#""stream":"true""#, true, None, (true, false)),
+            (r#""stream":1"#, true, None, (true, false)),
+            (r#""stream":{"a":[]}"#, false, None, (true, false)),
+            (
+                r#""add_generation_prompt":"off","continue_final_message":1.0"#,
+                false,
+                None,
+                (false, true),
+            ),
+            (
+                r#""add_generation_prompt":"true","continue_final_message":0"#,
+                false,
+                None,
+                (true, false),
+            ),
+            (r#""max_tokens":"7""#, false, Some(7), (true, false)),
+            (r#""max_tokens":7.0,"temperature":NaN"#, false, Some(7), (true, false)),
+            (r#""max_tokens":"many","seed":1e999,"user":"\ud800""#, false, None, (true, false)),
+            (r#""logit_bias":{"1":-Infinity},"stream":"yes""#, true, None, (true, false)),
+            (
+                r#""metadata":{"n":123456789012345678901234567890},"stream":1"#,
+                true,
+                None,
+                (true, false),
+            ),
+        ] {
+            assert_eq!(of(more), (m(), stream, most, flags), "{more}");
+        }
+        let marked = "\u{feff}{\"model\":\"m\",\"prompt\":\"a\",\"stream\":true}";
+        assert_eq!(completion(marked).as_deref(), Ok("a"));
+        assert_eq!(Requested::of_body(None, marked.as_bytes()), Requested::Name("m".into()));
+        let twice = format!("\u{feff}{marked}");
+        assert_eq!(completion(&twice).unwrap_err().name(), "not_json");
+        // What bears on the prompt is refused where the engine refuses it.
+        let wrong = completion(r#"{"prompt":"a","add_special_tokens":"maybe"}"#);
+        assert_eq!(wrong, Err(RequestError::WrongType("add_special_tokens")));
     }
 
     #[test]

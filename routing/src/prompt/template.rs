@@ -13,7 +13,7 @@ use super::artefact::TemplateDefinition;
 use super::error::{ArtefactError, PromptError};
 use super::loop_controls::leave_a_block;
 use super::message::Conversation;
-use super::python::{self, Dumps};
+use super::python::{self, Dumps, LongInt};
 use super::script::{self, Script};
 use super::strftime::strftime;
 use super::tree::Tree;
@@ -268,6 +268,11 @@ fn environment() -> Environment<'static> {
                 ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
             )
     });
+    let is_number = |value: &Value| value.kind() == ValueKind::Number || LongInt::is(value);
+    environment.add_test("number", move |value: &Value| {
+        is_number(value) || value.kind() == ValueKind::Bool
+    });
+    environment.add_test("integer", move |value: &Value| value.is_integer() || LongInt::is(value));
     environment.add_test("sequence", |value: &Value| {
         value.is_undefined()
             || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
