@@ -129,6 +129,33 @@ fn a_prefix_ends_before_an_image() {
     assert!(!text(&mut prompter, &with).unwrap().contains("media"));
 }
 
+/// What comes behind an image is to be computed like any other text, and so is the image.
+#[test]
+fn text_behind_an_image_counts() {
+    let words = "Please explain step by step how this works. ".repeat(1500);
+    let image = serde_json::json!({"type": "image_url", "image_url": {"url": "data:,"}});
+    let of = |before: &str, images: usize| {
+        let mut parts = vec![serde_json::json!({"type": "text", "text": before}); 1];
+        parts.extend(vec![image.clone(); images]);
+        parts.push(serde_json::json!({"type": "text", "text": words}));
+        let body = serde_json::json!({"messages": [{"role": "user", "content": parts}]});
+        prefix(&mut prompter(1 << 20), &body.to_string(), 8192).unwrap()
+    };
+    let text = of("", 0).prompt_tokens;
+    assert!(text > 10_000, "{text}");
+    for (before, images) in [("", 1), ("", 3), (&words[..30_000], 1), (&words, 2)] {
+        let (media, plain) = (of(before, images), of(before, 0));
+        let expected = plain.prompt_tokens + images * 1024;
+        let close = expected / 2..expected * 2;
+        assert!(
+            close.contains(&media.prompt_tokens),
+            "{images}: {} {expected}",
+            media.prompt_tokens
+        );
+        assert!(media.prompt_tokens > media.tokens + images * 1024 && !media.exact);
+    }
+}
+
 #[test]
 fn roots_do_not_share_what_is_known() {
     let body = chat(&[("user", &"The river returns every question. ".repeat(100))]);
@@ -221,11 +248,6 @@ fn what_cannot_be_told_is_refused_by_name() {
             "unsupported_content",
         ),
         (
-            r#""messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":
-               {"name":"f","parameters":{"max":123456789012345678901234567890}}}]"#,
-            "unsupported_content",
-        ),
-        (
             r#""messages":[{"role":"user","content":"x"}],"continue_final_message":true"#,
             "template_refused",
         ),
@@ -235,18 +257,36 @@ fn what_cannot_be_told_is_refused_by_name() {
         ),
         (
             r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
-               {"name":"f","arguments":"{\"a\":NaN}"}}]}]"#,
+               {"name":"f","arguments":"{\"a\":\"\\ud800\"}"}}]}]"#,
             "unsupported_content",
         ),
         (
-            r#""messages":[{"role":"assistant","tool_calls":[{"type":"function","id":"a","function":
-               {"name":"f","arguments":"{\"a\":1e999}"}}]}]"#,
+            r#""messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"documents":["x"]}"#,
             "unsupported_content",
         ),
     ] {
         let error = prefix(&mut prompter, &format!("{{{fields}}}"), 4096).unwrap_err();
         assert_eq!(error.name(), name, "{fields}: {error}");
     }
+}
+
+/// As Python 3.11's `json.dumps` writes what its `json.loads` read.
+#[test]
+fn numbers_are_written_as_python_writes_them() {
+    let mut prompter = prompter(0);
+    let numbers = "[1e20, 12345678901234567890123, -1234567890123456789012345678901234567890123, NaN, -Infinity, 1e999, -0, -0.0, 1E-7]";
+    let written = "[1e+20, 12345678901234567890123, -1234567890123456789012345678901234567890123, NaN, -Infinity, Infinity, 0, -0.0, 1e-07]";
+    let tools = format!(
+        r#"{{"messages":[{{"role":"user","content":"q"}}],"tools":[{{"type":"function","function":
+            {{"name":"f","strict":"yes","parameters":{{"maximum":{numbers}}}}}}}]}}"#
+    );
+    let text_of = text(&mut prompter, &tools).unwrap();
+    let expected = format!(r#""parameters": {{"maximum": {written}}}, "strict": true}}"#);
+    assert!(text_of.contains(&expected), "{text_of}");
+    let calls = serde_json::json!({"messages": [{"role": "assistant", "tool_calls": [{"type": "function",
+        "id": "a", "function": {"name": "f", "arguments": format!("{{\"a\": {numbers}}}")}}]}]});
+    let text_of = text(&mut prompter, &calls.to_string()).unwrap();
+    assert!(text_of.contains(&format!(r#""arguments": {{"a": {written}}}"#)), "{text_of}");
 }
 
 /// Arguments are texts in a body: what is in them counts all the same, over all calls.

@@ -307,25 +307,42 @@ impl<'a> See<'_, 'a> {
     }
 }
 
-/// The filter knows an API by the path that is asked for, before any rewrite.
+/// The filter knows an API by how the path ends that is asked for, before any rewrite: `/v1/…`,
+/// whatever comes before it. So what puts `/v1` there itself hides it.
 fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
-    let rewrites = ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
-    let rewrites = rewrites.iter().any(|name| action.get(name).is_some());
     let literal = ["prefix", "path", "path_separated_prefix"];
     let literal = literal.iter().find_map(|kind| route.text(&format!("match.{kind}")));
-    let seen = match literal {
-        Some(path) => path == "/v1" || path.starts_with("/v1/") || "/v1/".starts_with(path),
-        None => !rewrites,
+    let seen = match (literal, action.text("prefix_rewrite")) {
+        // What comes in place of the prefix has as much of the API's path as the prefix had.
+        (Some(asked), Some(sent)) => from_v1(asked) == from_v1(sent),
+        (Some(asked), None) => {
+            let rewritten = ["regex_rewrite", "path_rewrite", "path_rewrite_policy"];
+            !rewritten.iter().any(|name| action.get(name).is_some()) || from_v1(asked).is_some()
+        }
+        (None, _) => {
+            let rewrites =
+                ["prefix_rewrite", "regex_rewrite", "path_rewrite", "path_rewrite_policy"];
+            !rewrites.iter().any(|name| action.get(name).is_some())
+        }
     };
     if !seen {
         findings.warning(
             "path-hidden",
             route,
-            "The filter knows the APIs by the path that is asked for (/v1/…), before the route \
-             rewrites it: every request here is unknown_api, and goes by the ring.",
-            "Let clients ask for /v1/…, and tell them apart by host or header.",
+            "The filter knows the APIs by how the path ends that is asked for (…/v1/chat/completions), \
+             before the route rewrites it: requests here may be unknown_api, and go by the ring.",
+            "Let clients ask for …/v1/…, with whatever prefix, and rewrite only that.",
         );
     }
+}
+
+/// What a path has from its `/v1` on, if it has one.
+fn from_v1(path: &str) -> Option<&str> {
+    let mut places =
+        path.match_indices("/v1").map(|(at, _)| path.get(at + 1..).unwrap_or_default());
+    places
+        .find(|rest| *rest == "v1" || rest.starts_with("v1/"))
+        .map(|rest| rest.trim_end_matches('/'))
 }
 
 /// Where copies of requests of the policy's zones go.

@@ -5,7 +5,9 @@ use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, Requested, preprocess};
+use warmpath_routing::prompt::{
+    Api, End, Model, ModelFiles, Prompter, Request, Requested, preprocess,
+};
 
 use super::state::State;
 
@@ -110,10 +112,10 @@ impl Asked {
                 } else {
                     0
                 },
+                degrade: (prefix.end == End::Media).then_some(Degrade::Media),
                 keys: prefix.keys,
                 prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
                 requested: owned(requested.clone()),
-                degrade: None,
                 note: None,
             }),
             Err(error) => {

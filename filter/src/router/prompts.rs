@@ -9,7 +9,7 @@ use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{
-    Api, Beginnings, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
+    Api, Beginnings, End, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
 };
 
 use super::view::{KnownModel, View};
@@ -33,7 +33,7 @@ pub(super) struct Read<'a> {
     pub(super) memo: (u64, u64),
     /// It began as others did, so that only its question was looked into.
     pub(super) beginning: bool,
-    /// Why there are no keys.
+    /// Why there are no keys, or not all.
     pub(super) degrade: Option<Degrade>,
 }
 
@@ -223,6 +223,7 @@ fn read_of<'a>(
         memo: (prompter.memo_hits() - before.0, prompter.memo_misses() - before.1),
         keys: prefix.keys,
         left_out: prefix.left_out,
+        degrade: (prefix.end == End::Media).then_some(Degrade::Media),
         prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
         ..Read::default()
     }

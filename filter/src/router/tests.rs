@@ -412,6 +412,8 @@ fn the_zone_binds_whatever_is_warm_elsewhere() {
 #[test]
 fn what_cannot_be_read_is_routed_and_named() {
     let mut gateway = Gateway::new();
+    let image = br#"{"model": "demo", "messages": [{"role": "user", "content": [{"type": "image_url",
+        "image_url": {"url": "https://example.com/a.png"}}, {"type": "text", "text": "What is it?"}]}]}"#;
     let body = format!("{{\"prompt\": \"{}\"", "x".repeat(100_000));
     let mut large = Large::new(None);
     large.feed(body.len(), false, |at, most| Ok(body.as_bytes()[at..at + most].to_vec())).unwrap();
@@ -422,6 +424,7 @@ fn what_cannot_be_read_is_routed_and_named() {
         (CHAT, Body::TooLarge(&large, body.as_bytes()), Degrade::BodyTooLarge),
         ("/v1/embeddings", Body::Whole(b"{\"model\":\"demo\"}"), Degrade::UnknownApi),
         ("/v1/responses/resp_1", NO_BODY, Degrade::UnknownApi),
+        (CHAT, Body::Whole(image), Degrade::Media),
     ] {
         let Decided::Route(told) = gateway.ask(Some("eu"), path, body) else { panic!("{body:?}") };
         says(&told, "degrade", &quoted(degrade.name()));

@@ -158,13 +158,16 @@ pub fn decide_with<'a>(
         return Outcome::Refuse(no_model(policy, rule, ask.model));
     };
     let mut degrade = ask.degrade;
+    // Of a prompt that is known up to an image that much is looked up.
+    let part = degrade == Some(Degrade::Media) && !ask.keys.is_empty();
     let pools = reachable(policy, local, rule, model);
     let Some(nearest) = pools.first() else {
         let refusal = refuse_model(policy, zone, rule, ask.model);
         return Outcome::Refuse(refusal.unwrap_or_else(|| Refusal::no_replica(zone)));
     };
+    let part = part && world.fresh;
     if !world.fresh {
-        degrade = degrade.or(Some(Degrade::StaleMap));
+        degrade = degrade.filter(|why| *why != Degrade::Media).or(Some(Degrade::StaleMap));
     }
     let of_pools =
         || world.replicas.iter().filter(|r| pools.iter().any(|pool| pool.name == r.pool));
@@ -193,7 +196,7 @@ pub fn decide_with<'a>(
         _ => Matches::default(),
     };
     order::bound(policy, local, pools.len(), &mut candidates);
-    let matches = match degrade {
+    let matches = match degrade.filter(|_| !part) {
         None => {
             let batch = local.batch;
             let worth = Worth {
@@ -222,7 +225,7 @@ pub fn decide_with<'a>(
     let Some((best, pool)) = best.and_then(|best| Some((best, pools.get(best.pool)?))) else {
         return Outcome::Refuse(Refusal::no_replica(zone));
     };
-    let reason = match degrade {
+    let reason = match degrade.filter(|_| !part) {
         Some(_) => Reason::Ring,
         None if best.cached > 0 => Reason::Warm,
         None if best.hoped > 0 => Reason::Recent,

@@ -156,11 +156,14 @@ pub enum Degrade {
     Template,
     /// The prompt has content that can't be followed from its start.
     Unfollowable,
+    /// The prompt is known up to an image or another medium alone. What comes before it is looked
+    /// up all the same.
+    Media,
 }
 
 impl Degrade {
     /// All of them, for those who count them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::StaleMap,
         Self::NoTokenizer,
         Self::UnknownApi,
@@ -169,6 +172,7 @@ impl Degrade {
         Self::BadRequest,
         Self::Template,
         Self::Unfollowable,
+        Self::Media,
     ];
 
     /// The name in metrics, headers and logs.
@@ -182,6 +186,7 @@ impl Degrade {
             Self::BadRequest => "bad_request",
             Self::Template => "template",
             Self::Unfollowable => "unfollowable",
+            Self::Media => "media",
         }
     }
 }

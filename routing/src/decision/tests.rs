@@ -232,6 +232,21 @@ fn health() {
 }
 
 #[test]
+fn what_comes_before_an_image_is_looked_up() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    let map = held(&[(0, 100)]);
+    let media = |keys| Ask { degrade: Some(Degrade::Media), ..ask("eu", keys) };
+    let known = route(&policy, &world, &media(&keys), &map);
+    assert_eq!((known.reason, known.degrade), (Reason::Warm, Some(Degrade::Media)));
+    assert_eq!(known.cached_tokens, route(&policy, &world, &ask("eu", &keys), &map).cached_tokens);
+    let unknown = route(&policy, &world, &media(&[]), &map);
+    assert_eq!((unknown.reason, unknown.degrade), (Reason::Ring, Some(Degrade::Media)));
+    world.fresh = false;
+    let stale = route(&policy, &world, &media(&keys), &map);
+    assert_eq!((stale.reason, stale.degrade), (Reason::Ring, Some(Degrade::StaleMap)));
+}
+
+#[test]
 fn what_is_not_known_degrades() {
     let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
     let map = held(&[(0, 100)]);

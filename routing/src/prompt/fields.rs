@@ -7,15 +7,24 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 
 use super::error::RequestError;
 use super::json::{Json, Text};
+use super::lenient;
+use super::python_json::{self, Unread};
 
 pub(super) fn parse_fields(body: &[u8]) -> Result<Fields<'_>, RequestError> {
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data if error.line() <= 1 && error.column() == 0 => {
-            RequestError::NotAnObject
-        }
-        serde_json::error::Category::Data => RequestError::NotAnObject,
-        _ => RequestError::NotJson { line: error.line(), column: error.column() },
+    let body = without_mark(body);
+    serde_json::from_slice(body).or_else(|error: serde_json::Error| {
+        python_json::fields(body).map_err(|unread| match unread {
+            Unread::NotAnObject => RequestError::NotAnObject,
+            Unread::NotJson | Unread::Beyond => {
+                RequestError::NotJson { line: error.line(), column: error.column() }
+            }
+        })
     })
+}
+
+/// A body without the byte order mark before it, which Python takes off.
+pub(super) fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
 }
 
 /// The fields of all APIs; null is as good as nothing.
@@ -69,6 +78,58 @@ impl Fields<'_> {
     }
 }
 
+impl<'a> Fields<'a> {
+    /// Whether a field of this name bears on anything here.
+    pub(super) fn knows(name: &str) -> bool {
+        matches!(name, "prompt" | "prompt_embeds") || Fields::default().place(name).is_some()
+    }
+
+    /// Sets a field that is known.
+    pub(super) fn set(&mut self, name: &str, value: Json<'a>) {
+        let value = (!value.is_null()).then_some(value);
+        match name {
+            "prompt" => self.prompt = value.map(PromptField::of),
+            "prompt_embeds" => self.prompt_embeds = value.is_some(),
+            name => {
+                if let Some(place) = self.place(name) {
+                    *place = value;
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, name: &str) -> Option<&mut Option<Json<'a>>> {
+        Some(match name {
+            "model" => &mut self.model,
+            "messages" => &mut self.messages,
+            "tools" => &mut self.tools,
+            "documents" => &mut self.documents,
+            "chat_template" => &mut self.chat_template,
+            "chat_template_kwargs" => &mut self.chat_template_kwargs,
+            "reasoning_effort" => &mut self.reasoning_effort,
+            "add_generation_prompt" => &mut self.add_generation_prompt,
+            "continue_final_message" => &mut self.continue_final_message,
+            "add_special_tokens" => &mut self.add_special_tokens,
+            "truncate_prompt_tokens" => &mut self.truncate_prompt_tokens,
+            "cache_salt" => &mut self.cache_salt,
+            "stream" => &mut self.stream,
+            "max_tokens" => &mut self.max_tokens,
+            "max_completion_tokens" => &mut self.max_completion_tokens,
+            "input" => &mut self.input,
+            "instructions" => &mut self.instructions,
+            "previous_response_id" => &mut self.previous_response_id,
+            "previous_input_messages" => &mut self.previous_input_messages,
+            "reasoning" => &mut self.reasoning,
+            "max_output_tokens" => &mut self.max_output_tokens,
+            "system" => &mut self.system,
+            "thinking" => &mut self.thinking,
+            "output_config" => &mut self.output_config,
+            "kv_transfer_params" => &mut self.kv_transfer_params,
+            _ => return None,
+        })
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(FieldsVisitor)
@@ -87,51 +148,24 @@ impl<'de> Visitor<'de> for FieldsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut fields = Fields::default();
         while let Some(Text(key)) = access.next_key()? {
-            let place = match key.as_ref() {
-                "model" => &mut fields.model,
-                "messages" => &mut fields.messages,
-                "tools" => &mut fields.tools,
-                "documents" => &mut fields.documents,
-                "chat_template" => &mut fields.chat_template,
-                "chat_template_kwargs" => &mut fields.chat_template_kwargs,
-                "reasoning_effort" => &mut fields.reasoning_effort,
-                "add_generation_prompt" => &mut fields.add_generation_prompt,
-                "continue_final_message" => &mut fields.continue_final_message,
-                "add_special_tokens" => &mut fields.add_special_tokens,
-                "truncate_prompt_tokens" => &mut fields.truncate_prompt_tokens,
-                "cache_salt" => &mut fields.cache_salt,
-                "stream" => &mut fields.stream,
-                "max_tokens" => &mut fields.max_tokens,
-                "max_completion_tokens" => &mut fields.max_completion_tokens,
-                "input" => &mut fields.input,
-                "instructions" => &mut fields.instructions,
-                "previous_response_id" => &mut fields.previous_response_id,
-                "previous_input_messages" => &mut fields.previous_input_messages,
-                "reasoning" => &mut fields.reasoning,
-                "max_output_tokens" => &mut fields.max_output_tokens,
-                "system" => &mut fields.system,
-                "thinking" => &mut fields.thinking,
-                "output_config" => &mut fields.output_config,
+            match key.as_ref() {
                 "prompt" => {
                     fields.prompt = access.next_value::<Option<PromptField<'de>>>()?;
-                    continue;
-                }
-                "kv_transfer_params" => {
-                    fields.kv_transfer_params = access.next_value::<Option<Json<'de>>>()?;
-                    continue;
                 }
                 "prompt_embeds" => {
                     fields.prompt_embeds = access.next_value::<Option<IgnoredAny>>()?.is_some();
-                    continue;
                 }
-                _ => {
-                    access.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-            };
-            // The last of equal keys wins, as in Python; null is as good as nothing.
-            let value: Json<'de> = access.next_value()?;
-            *place = (!value.is_null()).then_some(value);
+                key => match fields.place(key) {
+                    Some(place) => {
+                        // The last of equal keys wins, as in Python; null is as good as nothing.
+                        let value: Json<'de> = access.next_value()?;
+                        *place = (!value.is_null()).then_some(value);
+                    }
+                    None => {
+                        access.next_value::<IgnoredAny>()?;
+                    }
+                },
+            }
         }
         Ok(fields)
     }
@@ -145,6 +179,30 @@ pub(super) enum PromptField<'a> {
     Text(Cow<'a, str>),
     Ids(Vec<u32>),
     Wrong,
+}
+
+impl<'a> PromptField<'a> {
+    fn of(json: Json<'a>) -> Self {
+        let items = match json {
+            Json::Str(text) => return Self::Text(text),
+            Json::List(items) => items,
+            _ => return Self::Wrong,
+        };
+        let others = items.len().saturating_sub(1);
+        match items.first() {
+            Some(Json::Str(_) | Json::List(_)) => match items.into_iter().next().map(Self::of) {
+                Some(first @ (Self::Text(_) | Self::Ids(_))) => {
+                    Self::Several(Box::new(first), others)
+                }
+                _ => Self::Wrong,
+            },
+            Some(_) => match items.iter().map(lenient::int).collect::<Option<_>>() {
+                Some(ids) => Self::Ids(ids),
+                None => Self::Wrong,
+            },
+            None => Self::Wrong,
+        }
+    }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for PromptField<'a> {
@@ -240,11 +298,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Element<'a> {
             fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
                 Ok(Element::Wrong)
             }
-            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
+            fn visit_f64<E>(self, id: f64) -> Result<Self::Value, E> {
+                Ok(lenient::float(id).map_or(Element::Wrong, Element::Id))
             }
-            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Element::Wrong)
+            fn visit_bool<E>(self, id: bool) -> Result<Self::Value, E> {
+                Ok(Element::Id(u32::from(id)))
             }
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
                 Ok(Element::Wrong)
@@ -262,12 +320,9 @@ impl<'de: 'a, 'a> Deserialize<'de> for Element<'a> {
                 let mut ids = Vec::new();
                 let mut wrong = false;
                 while let Some(id) = access.next_element::<Json<'de>>()? {
-                    match id {
-                        Json::Int(id) => match u32::try_from(id) {
-                            Ok(id) => ids.push(id),
-                            Err(_) => wrong = true,
-                        },
-                        _ => wrong = true,
+                    match lenient::int(&id) {
+                        Some(id) => ids.push(id),
+                        None => wrong = true,
                     }
                 }
                 Ok(if wrong || ids.is_empty() {

@@ -1,10 +1,13 @@
 //! JSON as the engine sees it: order kept, the last of equal keys wins, strings borrowed.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use minijinja::Value;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use super::python::LongInt;
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,8 +17,8 @@ pub(super) enum Json<'a> {
     Int(i64),
     Unsigned(u64),
     Float(f64),
-    /// A number without a fraction that is beyond 64 bits: Python keeps it exact, this can't.
-    Huge,
+    /// The digits of an integer that is beyond 64 bits.
+    Long(Box<str>),
     Str(Cow<'a, str>),
     List(Vec<Json<'a>>),
     Map(Vec<(Cow<'a, str>, Json<'a>)>),
@@ -25,13 +28,6 @@ impl<'a> Json<'a> {
     pub(super) fn str(&self) -> Option<&str> {
         match self {
             Self::Str(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    pub(super) fn bool(&self) -> Option<bool> {
-        match self {
-            Self::Bool(value) => Some(*value),
             _ => None,
         }
     }
@@ -83,16 +79,6 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// Whether a number is in it that can't be passed on exactly.
-    pub(super) fn has_huge(&self) -> bool {
-        match self {
-            Self::Huge => true,
-            Self::List(items) => items.iter().any(Self::has_huge),
-            Self::Map(pairs) => pairs.iter().any(|(_, value)| value.has_huge()),
-            _ => false,
-        }
-    }
-
     /// How many values are in it, itself among them.
     pub(super) fn values(&self) -> usize {
         match self {
@@ -104,7 +90,8 @@ impl<'a> Json<'a> {
 
     pub(super) fn to_value(&self) -> Value {
         match self {
-            Self::Null | Self::Huge => Value::from(()),
+            Self::Null => Value::from(()),
+            Self::Long(digits) => LongInt::value(digits),
             Self::Bool(value) => Value::from(*value),
             Self::Int(number) => Value::from(*number),
             Self::Unsigned(number) => Value::from(*number),
@@ -149,13 +136,12 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(i64::try_from(number).map_or(Json::Unsigned(number), Json::Int))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        // From here on a float may have been an integer that was too long.
-        Ok(if number.fract() == 0.0 && number.abs() >= 9.2e18 {
-            Json::Huge
-        } else {
-            Json::Float(number)
-        })
+    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Self::Value, E> {
+        // It may have been an integer that is too long, or -0: the other reader tells.
+        if number.abs() >= 9.2e18 || (number == 0.0 && number.is_sign_negative()) {
+            return Err(E::custom("a number that may be an integer"));
+        }
+        Ok(Json::Float(number))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -179,33 +165,49 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut pairs: Vec<(Cow<'de, str>, Json<'de>)> = Vec::new();
-        let mut places = std::collections::HashMap::new();
+        let mut pairs = Pairs::default();
         while let Some(Text(key)) = access.next_key()? {
-            let value = access.next_value()?;
-            // A map of many keys must not take quadratic time.
-            if pairs.len() == MANY_KEYS {
-                places = pairs.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
-            }
-            let known = if pairs.len() < MANY_KEYS {
-                pairs.iter().position(|(name, _)| *name == key)
-            } else {
-                places.get(&key).copied()
-            };
-            if let Some(pair) = known.and_then(|at| pairs.get_mut(at)) {
-                pair.1 = value;
-            } else {
-                if pairs.len() >= MANY_KEYS {
-                    places.insert(key.clone(), pairs.len());
-                }
-                pairs.push((key, value));
-            }
+            pairs.put(key, access.next_value()?);
         }
-        Ok(Json::Map(pairs))
+        Ok(Json::Map(pairs.into_inner()))
     }
 }
 
 const MANY_KEYS: usize = 16;
+
+/// The pairs of an object: the last of equal keys wins, in the place of the first.
+#[derive(Default)]
+pub(super) struct Pairs<'a> {
+    pairs: Vec<(Cow<'a, str>, Json<'a>)>,
+    places: HashMap<Cow<'a, str>, usize>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(super) fn put(&mut self, key: Cow<'a, str>, value: Json<'a>) {
+        let Self { pairs, places } = self;
+        // A map of many keys must not take quadratic time.
+        if pairs.len() == MANY_KEYS {
+            *places = pairs.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect();
+        }
+        let known = if pairs.len() < MANY_KEYS {
+            pairs.iter().position(|(name, _)| *name == key)
+        } else {
+            places.get(&key).copied()
+        };
+        if let Some(pair) = known.and_then(|at| pairs.get_mut(at)) {
+            pair.1 = value;
+        } else {
+            if pairs.len() >= MANY_KEYS {
+                places.insert(key.clone(), pairs.len());
+            }
+            pairs.push((key, value));
+        }
+    }
+
+    pub(super) fn into_inner(self) -> Vec<(Cow<'a, str>, Json<'a>)> {
+        self.pairs
+    }
+}
 
 /// A string that borrows where it can.
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
@@ -248,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_python_keeps_and_this_cannot_are_marked() {
-        let json: Json<'_> = serde_json::from_str("[18446744073709551615, 1e5]").unwrap();
-        assert!(!json.has_huge());
-        let json: Json<'_> = serde_json::from_str("[{\"a\": 18446744073709551616}]").unwrap();
-        assert!(json.has_huge());
+    fn numbers_that_may_be_long_integers_are_left_to_the_other_reader() {
+        assert!(serde_json::from_str::<Json<'_>>("[18446744073709551615, 1e5, 0.0]").is_ok());
+        for text in ["[{\"a\": 18446744073709551616}]", "1e20", "-0"] {
+            assert!(serde_json::from_str::<Json<'_>>(text).is_err(), "{text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Messages as a template gets them: what vLLM and `transformers` make of a request before
-//! rendering it (vllm/renderers/chat_utils.py and hf.py 0.32, transformers
-//! `_normalize_chat_messages`, 5.x).
+//! rendering it (vllm/renderers/chat_utils.py and hf.py 0.32, which takes transformers 5.16 to
+//! 5.19: later ones add a `thinking` field, these don't).
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::tools::{known, tool_calls};
+use super::tools::tool_calls;
 use super::tree::Tree;
 
 /// Stands for what isn't text; no one writes it by accident.
@@ -38,8 +38,10 @@ impl Field<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Conversation<'a> {
     messages: Vec<Fields<'a>>,
-    /// Whether some content isn't text.
-    pub(super) media: bool,
+    /// How many parts of contents aren't text.
+    pub(super) media: usize,
+    /// Bytes of text beside them that the messages for the template don't have.
+    pub(super) beside_media: usize,
     /// JSON values in calls' arguments, which are texts in the body.
     values: usize,
 }
@@ -186,11 +188,16 @@ impl<'a> Conversation<'a> {
             // tools, which are joined later.
             content.retain(|part| !matches!(part, Part::Text(text, _) if text.is_empty()));
         }
-        let media = content.iter().any(|part| matches!(part, Part::Media(_)));
-        self.media |= media;
+        let media = content.iter().filter(|part| matches!(part, Part::Media(_))).count();
+        self.media += media;
         let content = if style.parts && role != "tool" {
             Field::Parts(content)
-        } else if media {
+        } else if media > 0 {
+            let texts = content.iter().map(|part| match part {
+                Part::Text(text, _) => text.len(),
+                Part::Media(_) => 0,
+            });
+            self.beside_media += texts.sum::<usize>();
             // The engine puts placeholders in front of the message's text.
             Field::Text(Cow::Borrowed(MEDIA))
         } else {
@@ -206,16 +213,15 @@ impl<'a> Conversation<'a> {
             }
             let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
             if let Some(reasoning) = reasoning {
-                let reasoning = Field::Other(known(reasoning)?);
+                let reasoning = Field::Other(Tree::Json(reasoning));
                 fields.push(("reasoning", reasoning.clone()));
-                fields.push(("reasoning_content", reasoning.clone()));
-                fields.insert(0, ("thinking", reasoning));
+                fields.push(("reasoning_content", reasoning));
             }
         }
         if role == "tool"
             && let Some(id) = message.get("tool_call_id")
         {
-            fields.push(("tool_call_id", Field::Other(known(id)?)));
+            fields.push(("tool_call_id", Field::Other(Tree::Json(id))));
         }
         for name in ["name", "task"] {
             if let Some(text) = message.get(name).and_then(Json::str) {
@@ -347,9 +353,6 @@ fn part<'a>(part: &'a Json<'a>) -> Result<Option<Part<'a>>, PromptError> {
                 }
                 kind => return Ok(Some(Part::Media(media_kind(kind)))),
             };
-            if part.has_huge() {
-                return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
-            }
             match part.get(field) {
                 Some(Json::Str(text)) => Ok(Some(Part::Text(Cow::Borrowed(text.as_ref()), pairs))),
                 None if field != "thinking" => Ok(None),
@@ -403,10 +406,20 @@ fn strip_billing_header(parts: &mut Vec<Part<'_>>) {
     });
 }
 
-/// A value as it is, unless it holds a number that can't be passed on.
-pub(super) fn value(json: &Json<'_>) -> Result<Value, PromptError> {
-    if json.has_huge() {
-        return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `parse_chat_messages` of vLLM 0.32 (vllm/renderers/chat_utils.py) makes of it; and
+    /// transformers 5.19 renders that as it is.
+    #[test]
+    fn reasoning_is_passed_under_the_engines_names_alone() {
+        let body =
+            r#"[{"role":"assistant","content":"","reasoning_content":"need tool","thinking":"x"}]"#;
+        let messages: Vec<Json<'_>> = serde_json::from_str(body).unwrap();
+        let style = Style { parts: false, developer: true };
+        let conversation = Conversation::new(&messages, style).unwrap();
+        let names: Vec<_> = conversation.messages[0].iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["role", "content", "reasoning", "reasoning_content"]);
     }
-    Ok(json.to_value())
 }

@@ -20,6 +20,7 @@ mod hub_class;
 mod json;
 #[cfg(feature = "preprocess")]
 mod lay_out;
+mod lenient;
 mod loop_controls;
 mod memo;
 mod message;
@@ -31,6 +32,7 @@ mod pattern;
 mod preprocess;
 mod prompter;
 mod python;
+mod python_json;
 mod render;
 mod request;
 mod requested;

@@ -20,6 +20,13 @@ use crate::recent::is_little;
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
 
+/// Bytes before an image that tell how many of those behind it are a token.
+const ENOUGH_BYTES: usize = 1 << 10;
+
+/// Tokens that an image or another medium is taken for: its own number is known to the engine only.
+/// Some models take 256 for any image, others a thousand and more for one of a megapixel.
+const TOKENS_PER_MEDIUM: usize = 1024;
+
 /// Keys for which there is room from the start.
 const MOST_ROOM: usize = 512;
 
@@ -106,7 +113,22 @@ pub(super) struct Text<'a> {
     /// The ids that the tokenizer puts around a text are added.
     pub(super) marked: bool,
     /// The text ends where something that isn't text begins.
-    pub(super) media: bool,
+    pub(super) media: Option<Media>,
+}
+
+/// What comes after the text that is known.
+#[derive(Clone, Copy)]
+pub(super) struct Media {
+    /// Images and the like.
+    pub(super) count: usize,
+    /// Bytes of text between and after them, about.
+    pub(super) bytes: usize,
+}
+
+impl Media {
+    fn tokens(self) -> usize {
+        self.count.saturating_mul(TOKENS_PER_MEDIUM)
+    }
 }
 
 /// Where a text is tokenized from, and what came before.
@@ -246,7 +268,8 @@ impl Prompter {
     fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
         let tokenizer = &self.model.tokenizer;
         let Start { mut chain, mut keys, mut walk, opening, before, unseen, memo } = start;
-        let length = before + text.content.len() + unseen;
+        let beyond = text.media.map_or(0, |media| media.bytes);
+        let length = before + text.content.len() + unseen + beyond;
         let mut places = Vec::new();
         let mut stretches = Stretches::new(&text.content, opening);
         let mut stop = Stop::End;
@@ -301,26 +324,30 @@ impl Prompter {
         let tokens = chain.tokens().min(limit);
         self.memo.touch(&places);
         let at_end = stop == Stop::End && stretches.position() >= text.content.len();
-        if at_end && text.marked && !text.media {
+        if at_end && text.marked && text.media.is_none() {
             chain.push(&tokenizer.after, |name| keys.push(name.key()));
         }
         keys.truncate(limit / BLOCK_TOKENS);
         let end = match stop {
             Stop::Word => End::Word,
             _ if chain.tokens() > limit || !at_end => End::Limit,
-            _ if text.media => End::Media,
+            _ if text.media.is_some() => End::Media,
             _ => End::Complete,
         };
-        let exact = at_end && !text.media;
+        let exact = at_end && text.media.is_none();
         let prompt_tokens = if exact {
             chain.tokens()
         } else {
             let (tokens, bytes) = whole;
             let guess = match bytes {
+                // So little before an image is mostly the template's own.
+                ..ENOUGH_BYTES if text.media.is_some() => {
+                    tokens + length.saturating_sub(bytes) / BYTES_PER_TOKEN
+                }
                 0 => length / BYTES_PER_TOKEN,
                 bytes => length.saturating_mul(tokens) / bytes,
             };
-            guess.max(tokens)
+            guess.max(tokens).saturating_add(text.media.map_or(0, Media::tokens))
         };
         Prefix { keys, tokens, prompt_tokens, exact, end, left_out: None }
     }
@@ -339,7 +366,7 @@ impl Prompter {
         let before = std::mem::take(&mut shape.before);
         let content = [&before, shape.part(question), &shape.after].concat();
         let text =
-            Text { content: Cow::Owned(content), marked: chat.add_special_tokens, media: false };
+            Text { content: Cow::Owned(content), marked: chat.add_special_tokens, media: None };
         let known = self.known_start(&text, root, before.len(), limit)?;
         Some((shape, known))
     }
@@ -508,7 +535,7 @@ impl Prompter {
         keys.extend_from_slice(known.keys.get(..here.keys).unwrap_or_default());
         self.hits += chain.tokens() as u64;
         let memo = self.memo.is_on() && content.len() > MOST_BRIEF;
-        let text = Text { content, marked: known.marked, media: false };
+        let text = Text { content, marked: known.marked, media: None };
         let start = Start { chain, keys, walk, opening, before, unseen, memo };
         self.text_prefix(&text, start, limit)
     }
@@ -553,13 +580,13 @@ impl Prompter {
             );
         }
         let at_end = stop == Stop::End && stretches.position() >= text.content.len();
-        if at_end && text.marked && !text.media {
+        if at_end && text.marked && text.media.is_none() {
             ids.extend_from_slice(&tokenizer.after);
         }
         let end = match stop {
             Stop::Word => End::Word,
             _ if ids.len() > limit || !at_end => End::Limit,
-            _ if text.media => End::Media,
+            _ if text.media.is_some() => End::Media,
             _ => End::Complete,
         };
         ids.truncate(limit);
@@ -573,9 +600,9 @@ fn text<'r>(model: &Model, prompt: &'r Prompt<'_>, now_unix: i64) -> Result<Text
         Prompt::Text { text, add_special_tokens } => Ok(Text {
             content: Cow::Borrowed(text.as_ref()),
             marked: *add_special_tokens,
-            media: false,
+            media: None,
         }),
         // Answered before a text is asked for.
-        Prompt::Ids(_) => Ok(Text { content: Cow::Borrowed(""), marked: false, media: false }),
+        Prompt::Ids(_) => Ok(Text { content: Cow::Borrowed(""), marked: false, media: None }),
     }
 }

@@ -2,7 +2,37 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Value, ValueKind};
+use std::sync::Arc;
+
+use minijinja::value::{Object, ObjectRepr, Value, ValueKind};
+
+/// An integer beyond the template engine's, which are of 128 bits. It can be written only.
+#[derive(Debug)]
+pub(super) struct LongInt(Box<str>);
+
+impl LongInt {
+    /// What these digits are to the engine.
+    pub(super) fn value(digits: &str) -> Value {
+        match digits.parse::<i128>() {
+            Ok(number) => Value::from(number),
+            Err(_) => Value::from_object(Self(digits.into())),
+        }
+    }
+
+    pub(super) fn is(value: &Value) -> bool {
+        value.kind() == ValueKind::Plain && value.downcast_object_ref::<Self>().is_some()
+    }
+}
+
+impl Object for LongInt {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 /// How `json.dumps` is called.
 #[derive(Clone, Debug)]
@@ -41,7 +71,8 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)),
+            ValueKind::Number => out.push_str(&number(value, json_float)),
+            ValueKind::Plain if LongInt::is(value) => out.push_str(&value.to_string()),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<_> = value.try_iter().map_err(|_| NotSerializable)?.collect();
@@ -59,7 +90,7 @@ impl Dumps {
                     let key = keys.get(at).ok_or(NotSerializable)?;
                     match key.kind() {
                         ValueKind::String => self.string(key.as_str().unwrap_or_default(), out),
-                        ValueKind::Number => self.string(&number(key), out),
+                        ValueKind::Number => self.string(&number(key, json_float), out),
                         ValueKind::Bool => {
                             self.string(if key.is_true() { "true" } else { "false" }, out);
                         }
@@ -152,7 +183,7 @@ pub(super) fn repr(value: &Value, out: &mut String) {
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number => out.push_str(&number(value)),
+        ValueKind::Number => out.push_str(&number(value, float)),
         ValueKind::String => repr_str(value.as_str().unwrap_or_default(), out),
         ValueKind::Undefined => out.push_str("Undefined"),
         ValueKind::Map => {
@@ -213,20 +244,29 @@ fn repr_str(text: &str, out: &mut String) {
     out.push(quote);
 }
 
-fn number(value: &Value) -> String {
+fn number(value: &Value, float: fn(f64) -> String) -> String {
     if value.is_integer() {
         return value.to_string();
     }
     f64::try_from(value.clone()).map_or_else(|_| value.to_string(), float)
 }
 
+/// A float as `json.dumps` writes it.
+pub(super) fn json_float(number: f64) -> String {
+    if number.is_finite() {
+        return float(number);
+    }
+    let name = if number.is_nan() { "NaN" } else { "Infinity" };
+    if number < 0.0 { format!("-{name}") } else { name.into() }
+}
+
 /// `repr` of a float: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
 pub(super) fn float(number: f64) -> String {
     if number.is_nan() {
-        return "NaN".into();
+        return "nan".into();
     }
     if number.is_infinite() {
-        return if number > 0.0 { "Infinity" } else { "-Infinity" }.into();
+        return if number > 0.0 { "inf" } else { "-inf" }.into();
     }
     let text = format!("{number:e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -260,6 +300,9 @@ mod tests {
             (1.5e300, "1.5e+300"),
             (0.0001, "0.0001"),
             (0.000_012_5, "1.25e-05"),
+            (f64::NAN, "nan"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
         ] {
             assert_eq!(float(number), text);
         }

@@ -6,23 +6,23 @@ use minijinja::Value;
 
 use super::error::PromptError;
 use super::json::Json;
-use super::message::{Conversation, MEDIA, Style, value};
+use super::message::{Conversation, MEDIA, Style};
 use super::model::Model;
-use super::prompter::Text;
+use super::prompter::{Media, Text};
 use super::request::Chat;
 use super::script::Shape;
 use super::template::Context;
-use super::tools::{known, tools};
+use super::tools::tools;
+use super::tree::Tree;
 use super::turn::Turn;
 
 /// What `transformers` puts at the end of a message that is to be continued.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Names in `chat_template_kwargs` that mean something else to the engine, or that it refuses.
-const RESERVED: [&str; 9] = [
+const RESERVED: [&str; 8] = [
     "messages",
     "tools",
-    "documents",
     "conversation",
     "chat_template",
     "tokenize",
@@ -62,8 +62,8 @@ pub(super) fn render<'a>(
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
     }
-    let media = conversation.media;
-    if media {
+    let mut media = None;
+    if conversation.media > 0 {
         // What media add is known to the engine only. Text is certain as far as it is the same
         // with the media marked as what they are, and with a text in their place.
         let mut certain = text.find(MEDIA).unwrap_or(0);
@@ -75,9 +75,14 @@ pub(super) fn render<'a>(
         while !text.is_char_boundary(certain) {
             certain -= 1;
         }
+        let written = text.len() - text.matches(MEDIA).count() * MEDIA.len();
         text.truncate(certain);
         let cut = model.tokenizer.last_cut(&text, 0, 0);
         text.truncate(cut.map_or(0, |(cut, _)| cut));
+        media = Some(Media {
+            count: conversation.media,
+            bytes: (written + conversation.beside_media).saturating_sub(text.len()),
+        });
     }
     Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
 }
@@ -110,11 +115,27 @@ fn context<'c>(
 ) -> Result<Context<'c>, PromptError> {
     Ok(Context {
         tools: chat.tools.as_ref().map(tools).transpose()?,
-        documents: chat.documents.as_ref().map(known).transpose()?,
+        documents: documents(chat)?.map(Tree::Json),
         add_generation_prompt: chat.add_generation_prompt,
         variables: variables(model, chat, now_unix)?,
         now_unix,
     })
+}
+
+/// The request's documents, or those among the template's arguments (vLLM 0.32,
+/// vllm/entrypoints/openai/chat_completion/protocol.py, `build_chat_params`). What is no list of
+/// objects transformers refuses.
+fn documents<'c>(chat: &'c Chat<'_>) -> Result<Option<&'c Json<'c>>, PromptError> {
+    let of_kwargs = || {
+        let kwargs = chat.kwargs.as_ref()?.get("documents")?;
+        (kwargs.str() != Some("auto")).then_some(kwargs)
+    };
+    let documents = chat.documents.as_ref().or_else(of_kwargs);
+    match documents.map(|documents| documents.list()) {
+        Some(Some(list)) if list.iter().all(|item| item.map().is_some()) => Ok(documents),
+        None => Ok(None),
+        Some(_) => Err(PromptError::UnsupportedContent("documents")),
+    }
 }
 
 /// The messages with all system messages in the first; none if they are so already.
@@ -164,13 +185,13 @@ fn variables(
                 return Err(REFUSED);
             }
             // As if they weren't there (vLLM 0.32, `merge_kwargs`).
-            if json.is_null() || json.str() == Some("auto") {
+            if json.is_null() || json.str() == Some("auto") || name == "documents" {
                 continue;
             }
             thinking |= name == "enable_thinking";
             // These are fields of the request, which go before.
             if name != "add_generation_prompt" && name != "continue_final_message" {
-                variables.push((name.clone().into_owned(), value(json)?));
+                variables.push((name.clone().into_owned(), json.to_value()));
             }
         }
     }
@@ -201,4 +222,32 @@ fn cut_at_tag(text: &mut String, continued: &str) -> Result<(), PromptError> {
         text.truncate(end);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prompt::request::{Api, Prompt, Request};
+
+    /// vLLM 0.32's `build_chat_params` on the same fields.
+    #[test]
+    fn documents_may_stand_among_the_templates_arguments() {
+        let of = |fields: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
+            let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
+            let Prompt::Chat(chat) = &request.prompt else { panic!() };
+            let title = |documents: &Json<'_>| {
+                let document = documents.list()?.first()?.get("title")?;
+                Some(document.str()?.to_owned())
+            };
+            documents(chat).map(|found| found.and_then(title)).map_err(|error| error.name())
+        };
+        let kwargs = r#""chat_template_kwargs":{"documents":[{"title":"T1","text":"B"}]}"#;
+        assert_eq!(of(kwargs), Ok(Some("T1".into())));
+        let both = format!(r#"{kwargs},"documents":[{{"title":"T2","text":"B"}}]"#);
+        assert_eq!(of(&both), Ok(Some("T2".into())));
+        assert_eq!(of(r#""chat_template_kwargs":{"documents":null}"#), Ok(None));
+        let wrong = r#""chat_template_kwargs":{"documents":{"title":"T1"}}"#;
+        assert_eq!(of(wrong), Err("unsupported_content"));
+    }
 }

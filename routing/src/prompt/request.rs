@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::error::RequestError;
 use super::fields::{Fields, PromptField, parse_fields};
 use super::json::Json;
+use super::lenient;
 use super::requested::Requested;
 use super::{messages, responses};
 
@@ -22,16 +23,18 @@ pub enum Api {
 }
 
 impl Api {
-    /// The API of a request path; a query string and slashes at the end don't matter.
+    /// The API of a request path, by how it ends: a gateway may have put something before `/v1`,
+    /// which the route takes off. A query string and slashes at the end don't matter.
     pub fn of_path(path: &str) -> Option<Self> {
-        let path = path.split(['?', '#']).next().unwrap_or(path);
-        match path.trim_end_matches('/') {
-            "/v1/chat/completions" => Some(Self::Chat),
-            "/v1/completions" => Some(Self::Completions),
-            "/v1/responses" => Some(Self::Responses),
-            "/v1/messages" => Some(Self::Messages),
-            _ => None,
-        }
+        let path = path.split(['?', '#']).next().unwrap_or(path).trim_end_matches('/');
+        [
+            ("/v1/chat/completions", Self::Chat),
+            ("/v1/completions", Self::Completions),
+            ("/v1/responses", Self::Responses),
+            ("/v1/messages", Self::Messages),
+        ]
+        .into_iter()
+        .find_map(|(end, api)| path.ends_with(end).then_some(api))
     }
 
     /// The API that a body is for, by its shape: `messages` (with `system`, Anthropic's), `input`
@@ -117,16 +120,14 @@ impl<'a> Request<'a> {
         };
         let model = text(fields.model.take(), "model")?;
         let cache_salt = text(fields.cache_salt.take(), "cache_salt")?;
-        let stream = flag(fields.stream.as_ref(), "stream", false)?;
+        // This has no bearing on the prompt: what engines refuse they refuse themselves.
+        let stream = fields.stream.as_ref().and_then(lenient::bool).unwrap_or(false);
         let most = match api {
             Api::Chat => fields.max_completion_tokens.take().or(fields.max_tokens.take()),
             Api::Completions | Api::Messages => fields.max_tokens.take(),
             Api::Responses => fields.max_output_tokens.take(),
         };
-        let max_tokens = match most {
-            Some(Json::Int(number)) => u32::try_from(number).ok(),
-            _ => None,
-        };
+        let max_tokens = most.as_ref().and_then(lenient::int);
         let mut unsupported = None;
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
@@ -212,7 +213,7 @@ impl<'a> Request<'a> {
 fn flag(value: Option<&Json<'_>>, name: &'static str, default: bool) -> Result<bool, RequestError> {
     match value {
         None => Ok(default),
-        Some(value) => value.bool().ok_or(RequestError::WrongType(name)),
+        Some(value) => lenient::bool(value).ok_or(RequestError::WrongType(name)),
     }
 }
 
@@ -278,8 +279,25 @@ mod tests {
     fn paths_name_apis() {
         assert_eq!(Api::of_path("/v1/chat/completions"), Some(Api::Chat));
         assert_eq!(Api::of_path("/v1/completions/?a=b/c"), Some(Api::Completions));
-        assert_eq!(Api::of_path("/v1/embeddings"), None);
-        assert_eq!(Api::of_path("/v1/chat/completions/render"), None);
+        for (path, api) in [
+            ("/team-a/v1/chat/completions?x=1", Api::Chat),
+            ("/a/b/v1/completions", Api::Completions),
+            ("/team-a/v1/responses/", Api::Responses),
+            ("/x/v1/messages#y", Api::Messages),
+        ] {
+            assert_eq!(Api::of_path(path), Some(api), "{path}");
+        }
+        for path in [
+            "/v1/embeddings",
+            "/v1/chat/completions/render",
+            "/team-a/v1/chat/completions/render",
+            "/team-av1/completions",
+            "/v11/completions",
+            "v1/completions",
+            "/x?y=/v1/completions",
+        ] {
+            assert_eq!(Api::of_path(path), None, "{path}");
+        }
     }
 
     #[test]
@@ -289,6 +307,9 @@ mod tests {
             (r#"["a", "b"]"#, "a"),
             ("[1, 2]", "[1, 2]"),
             ("[[3, 4], [5]]", "[3, 4]"),
+            // As pydantic takes them for ids.
+            ("[1.0, true]", "[1, 1]"),
+            ("[[3.0, false]]", "[3, 0]"),
         ] {
             assert_eq!(completion(&format!("{{\"prompt\": {prompt}}}")).as_deref(), Ok(text));
         }
@@ -299,7 +320,7 @@ mod tests {
             let request = Request::parse(Api::Completions, body.as_bytes()).unwrap();
             assert_eq!(request.prompts(), prompts, "{prompt}");
         }
-        for prompt in ["1", "{}", "[]", "[[]]", "[-1]", "[1, \"a\"]", "[4294967296]", "[true]"] {
+        for prompt in ["1", "{}", "[]", "[[]]", "[-1]", "[1, \"a\"]", "[4294967296]", "[1.5]"] {
             assert_eq!(
                 completion(&format!("{{\"prompt\": {prompt}}}")),
                 Err(RequestError::WrongType("prompt")),
@@ -326,6 +347,59 @@ mod tests {
         assert_eq!((request.model(), request.cache_salt()), ("m", "s"));
         assert_eq!((request.stream(), request.max_tokens()), (true, Some(5)));
         assert_eq!(Api::of_body(body), Ok(Api::Chat));
+    }
+
+    /// vLLM 0.32 takes all of these (vllm/entrypoints/openai/chat_completion/protocol.py).
+    #[test]
+    fn fields_are_read_as_leniently_as_by_the_engine() {
+        let of = |more: &str| {
+            let body =
+                format!(r#"{{"model":"m","messages":[{{"role":"user","content":"x"}}],{more}}}"#);
+            let request = Request::parse(Api::Chat, body.as_bytes()).map(|request| {
+                let Prompt::Chat(chat) = &request.prompt else { panic!() };
+                let flags = (chat.add_generation_prompt, chat.continue_final_message);
+                (request.model().to_owned(), request.stream(), request.max_tokens(), flags)
+            });
+            request.unwrap_or_else(|error| panic!("{more}: {error}"))
+        };
+        let m = || String::from("m");
+        for (more, stream, most, flags) in [
+            (r#""stream":"true""#, true, None, (true, false)),
+            (r#""stream":1"#, true, None, (true, false)),
+            (r#""stream":{"a":[]}"#, false, None, (true, false)),
+            (
+                r#""add_generation_prompt":"off","continue_final_message":1.0"#,
+                false,
+                None,
+                (false, true),
+            ),
+            (
+                r#""add_generation_prompt":"true","continue_final_message":0"#,
+                false,
+                None,
+                (true, false),
+            ),
+            (r#""max_tokens":"7""#, false, Some(7), (true, false)),
+            (r#""max_tokens":7.0,"temperature":NaN"#, false, Some(7), (true, false)),
+            (r#""max_tokens":"many","seed":1e999,"user":"\ud800""#, false, None, (true, false)),
+            (r#""logit_bias":{"1":-Infinity},"stream":"yes""#, true, None, (true, false)),
+            (
+                r#""metadata":{"n":123456789012345678901234567890},"stream":1"#,
+                true,
+                None,
+                (true, false),
+            ),
+        ] {
+            assert_eq!(of(more), (m(), stream, most, flags), "{more}");
+        }
+        let marked = "\u{feff}{\"model\":\"m\",\"prompt\":\"a\",\"stream\":true}";
+        assert_eq!(completion(marked).as_deref(), Ok("a"));
+        assert_eq!(Requested::of_body(None, marked.as_bytes()), Requested::Name("m".into()));
+        let twice = format!("\u{feff}{marked}");
+        assert_eq!(completion(&twice).unwrap_err().name(), "not_json");
+        // What bears on the prompt is refused where the engine refuses it.
+        let wrong = completion(r#"{"prompt":"a","add_special_tokens":"maybe"}"#);
+        assert_eq!(wrong, Err(RequestError::WrongType("add_special_tokens")));
     }
 
     #[test]

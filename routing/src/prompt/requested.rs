@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::fields::without_mark;
 use super::json::{Json, Text};
 use super::model_name::{ModelFinder, Search};
 
@@ -31,6 +32,7 @@ impl<'a> Requested<'a> {
     /// that comes twice the last one counts, as for engines; a body that is no JSON to its end is
     /// asked for the first.
     pub fn of_body(content_type: Option<&[u8]>, body: &'a [u8]) -> Self {
+        let body = without_mark(body);
         match serde_json::from_slice(body) {
             Ok(Named(None | Some(Json::Null))) => Self::Nothing,
             Ok(Named(Some(Json::Str(name)))) => Self::by_name(name),

@@ -29,14 +29,12 @@ impl<'a> Target<'a> {
         if let Some(api) = Api::of_path(path) {
             return Self::Api(api);
         }
-        match path.strip_prefix(MODELS) {
-            Some("") => Self::Models,
-            // Names of models have slashes themselves: all of the rest is the name.
-            Some(rest) => match rest.strip_prefix('/') {
-                Some(name) => Self::Model(decoded(name)),
-                None => Self::Other,
-            },
-            None => Self::Other,
+        // Only where it begins so: these are answered here, whatever a route says, and what stands
+        // behind another prefix may be shut.
+        match models_in(path) {
+            Some((0, "")) => Self::Models,
+            Some((0, name)) => Self::Model(decoded(name)),
+            _ => Self::Other,
         }
     }
 
@@ -53,10 +51,11 @@ impl<'a> Requested<'a> {
     /// Of a request without a body: the model's name in the path, or in the query string, where
     /// OpenAI's realtime API has it.
     pub fn of_path(path: &'a str) -> Self {
-        if let Target::Model(name) = Target::of_path(path) {
-            return Self::by_name(name);
+        let (plain, query) = path.split_once('?').unwrap_or((path, ""));
+        let plain = plain.split('#').next().unwrap_or(plain).trim_end_matches('/');
+        if let Some((_, name)) = models_in(plain).filter(|(_, name)| !name.is_empty()) {
+            return Self::by_name(decoded(name));
         }
-        let query = path.split_once('?').map_or("", |(_, query)| query);
         let query = query.split('#').next().unwrap_or(query);
         let mut fields = query.split('&').filter_map(|field| field.split_once('='));
         match fields.find(|(name, _)| *name == "model") {
@@ -64,6 +63,15 @@ impl<'a> Requested<'a> {
             None => Self::Nothing,
         }
     }
+}
+
+/// Where `/v1/models` begins in a path, and the name after it, or nothing. Names of models have
+/// slashes themselves: all of the rest is the name.
+fn models_in(path: &str) -> Option<(usize, &str)> {
+    path.match_indices(MODELS).find_map(|(at, found)| match path.get(at + found.len()..)? {
+        "" => Some((at, "")),
+        rest => Some((at, rest.strip_prefix('/')?)),
+    })
 }
 
 // What is no UTF-8 comes to a name that no model has.
@@ -87,6 +95,11 @@ mod tests {
             ("/v1/models/meta-llama%2FLlama-3?x", Target::Model("meta-llama/Llama-3".into())),
             ("/v1/models/a%FF%", Target::Model("a\u{fffd}%".into())),
             ("/v1/modelsx", Target::Other),
+            ("/team-a/v1/chat/completions", Target::Api(Api::Chat)),
+            ("/team-a/v1/models", Target::Other),
+            ("/team-a/v1/models/beta", Target::Other),
+            ("/v1/models/a/v1/models", Target::Model("a/v1/models".into())),
+            ("/team-av1/models", Target::Other),
             ("/v1/embeddings", Target::Other),
             ("", Target::Other),
         ] {
@@ -99,7 +112,10 @@ mod tests {
         let name = |name: &'static str| Requested::Name(name.into());
         for (path, requested) in [
             ("/v1/models/beta", name("beta")),
+            ("/team-a/v1/models/meta-llama/Llama-3/?x", name("meta-llama/Llama-3")),
+            ("/team-a/v1/models", Requested::Nothing),
             ("/v1/realtime?x=1&model=a%20b", name("a b")),
+            ("/team-a/v1/realtime?model=b", name("b")),
             ("/v1/realtime?model=", Requested::Nothing),
             ("/v1/realtime?models=x", Requested::Nothing),
             ("/v1/responses/resp_1", Requested::Nothing),

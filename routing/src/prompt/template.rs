@@ -13,7 +13,7 @@ use super::artefact::TemplateDefinition;
 use super::error::{ArtefactError, PromptError};
 use super::loop_controls::leave_a_block;
 use super::message::Conversation;
-use super::python::{self, Dumps};
+use super::python::{self, Dumps, LongInt};
 use super::script::{self, Script};
 use super::strftime::strftime;
 use super::tree::Tree;
@@ -55,7 +55,7 @@ impl Template {
         let mut scripts = [None, None];
         let mut template = |number: usize, name: &'static str, source: &Option<String>| {
             let Some(source) = source else { return Ok((false, false)) };
-            let source = generation_blocks_opened(source);
+            let source = as_the_engine_has_it(source);
             // What is no template the environment says below.
             if let Ok(tree) = parse(&source, name, syntax()) {
                 if leave_a_block(&tree) {
@@ -186,7 +186,7 @@ fn system_must_be_first(environment: &Environment<'_>, name: &str, source: &str)
     let variables =
         Value::from_pairs([("messages", messages), ("add_generation_prompt", Value::from(false))]);
     // It knows no `generation` blocks.
-    generation_blocks_opened(source) != source
+    source.contains("endgeneration")
         || environment.get_template(name).and_then(|template| template.render(variables)).is_err()
 }
 
@@ -268,6 +268,11 @@ fn environment() -> Environment<'static> {
                 ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
             )
     });
+    let is_number = |value: &Value| value.kind() == ValueKind::Number || LongInt::is(value);
+    environment.add_test("number", move |value: &Value| {
+        is_number(value) || value.kind() == ValueKind::Bool
+    });
+    environment.add_test("integer", move |value: &Value| value.is_integer() || LongInt::is(value));
     environment.add_test("sequence", |value: &Value| {
         value.is_undefined()
             || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
@@ -351,24 +356,52 @@ fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Er
         .map_err(|_| Error::new(ErrorKind::InvalidOperation, "a value that JSON can't hold"))
 }
 
-/// `{% generation %}` marks what the assistant said, for training; it renders what is inside.
-fn generation_blocks_opened(source: &str) -> String {
+/// The source with tags as the template engine has them: `{% generation %}`, which marks what the
+/// assistant said, for training, renders what is inside; and the line break after `{% raw %}` stays,
+/// as in Jinja2 (3.1, lexer.py: `TOKEN_RAW_BEGIN` takes none).
+fn as_the_engine_has_it(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some(at) = rest.find("{%") {
+    let mut raw = false;
+    while let Some(at) = rest.find(if raw { "{%" } else { "{" }) {
         let (before, block) = rest.split_at(at);
         out.push_str(before);
-        let Some(end) = block.find("%}") else { break };
-        let (tag, after) = block.split_at(end + 2);
-        let inner = tag.trim_start_matches("{%").trim_end_matches("%}");
+        let end = match block.as_bytes().get(1) {
+            Some(b'%') => block.find("%}").map(|end| end + 2),
+            // What looks like a tag in a comment is none.
+            Some(b'#') => block.find("#}").map(|end| end + 2),
+            _ => Some(1),
+        };
+        let Some((tag, after)) = end.and_then(|end| block.split_at_checked(end)) else {
+            rest = block;
+            break;
+        };
+        rest = after;
+        let Some(inner) = tag.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}")) else {
+            out.push_str(tag);
+            continue;
+        };
         let (open, inner) = sign(inner, true);
         let (close, inner) = sign(inner, false);
         match inner.trim() {
+            "endraw" => {
+                raw = false;
+                out.push_str(tag);
+            }
+            _ if raw => {
+                // It may begin within what looks like a tag.
+                out.push_str("{%");
+                rest = block.get(2..).unwrap_or_default();
+            }
+            "raw" => {
+                raw = true;
+                let close = if close.is_empty() { "+" } else { close };
+                out.extend(["{%", open, " raw ", close, "%}"]);
+            }
             "generation" => out.extend(["{%", open, " if true ", close, "%}"]),
             "endgeneration" => out.extend(["{%", open, " endif ", close, "%}"]),
             _ => out.push_str(tag),
         }
-        rest = after;
     }
     out.push_str(rest);
     out
@@ -430,6 +463,11 @@ mod tests {
             ("a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"),
             ("a {%- generation -%} b {%- endgeneration %} c", "ab c"),
             ("{% set ns = namespace(a=1) %}{% set ns.a = 2 %}{{ ns.a }}", "2"),
+            // As Jinja2 3.1.6 renders them in the environment of transformers 5.19.
+            ("a{% raw %}\n {{ x }}\n  {% endraw %}\nb", "a\n {{ x }}\nb"),
+            ("a\n {%- raw -%}\n {% generation %}{%- endraw +%}\nb", "a{% generation %}\nb"),
+            ("a{% raw %}{% generation %}{%{% endraw %}b", "a{% generation %}{%b"),
+            ("a{# {% raw %} #}{% generation %}\nb{% endgeneration %}", "ab"),
         ] {
             assert_eq!(render(source, messages.clone()).as_deref(), Ok(text), "{source}");
         }

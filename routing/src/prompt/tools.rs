@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use super::error::PromptError;
 use super::json::Json;
+use super::lenient;
+use super::python_json::{self, Unread};
 use super::request::MAX_VALUES;
 use super::tree::Tree;
 
@@ -26,23 +28,25 @@ pub(super) fn tools<'a>(tools: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {
         if parameters.is_some_and(|parameters| parameters.map().is_none()) {
             return Err(REFUSED);
         }
-        let field = |json: Option<&'a Json<'a>>| json.map_or(Ok(Tree::Own(Json::Null)), known);
+        let field = |json: Option<&'a Json<'a>>| json.map_or(Tree::Own(Json::Null), Tree::Json);
+        let flag =
+            |json| lenient::bool(json).map(|flag| Tree::Own(Json::Bool(flag))).ok_or(REFUSED);
         let mut inner = vec![
-            ("name", known(name)?),
-            ("description", field(description)?),
-            ("parameters", field(parameters)?),
+            ("name", Tree::Json(name)),
+            ("description", field(description)),
+            ("parameters", field(parameters)),
         ];
         if let Some(strict) = function.get("strict") {
-            inner.push(("strict", known(strict)?));
+            inner.push(("strict", flag(strict)?));
         }
         let deferred = tool.get("defer_loading");
         if let Some(deferred) = function.get("defer_loading").or(deferred) {
-            inner.push(("defer_loading", known(deferred)?));
+            inner.push(("defer_loading", flag(deferred)?));
         }
         let mut outer =
             vec![("type", Tree::Own(Json::Str("function".into()))), ("function", Tree::Map(inner))];
         if let Some(deferred) = deferred {
-            outer.push(("defer_loading", known(deferred)?));
+            outer.push(("defer_loading", flag(deferred)?));
         }
         values.push(Tree::Map(outer));
     }
@@ -66,37 +70,37 @@ pub(super) fn tool_calls<'a>(
         if call.get("type").is_some_and(|kind| kind.str() != Some("function")) {
             return Err(REFUSED);
         }
-        let empty = || Ok(Tree::Map(Vec::new()));
+        let empty = || Tree::Map(Vec::new());
         let arguments = match call.get("function").and_then(|function| function.get("arguments")) {
-            Some(Json::Str(text)) if !text.is_empty() => {
-                match serde_json::from_str::<Json<'_>>(text) {
-                    Ok(parsed @ Json::Map(_)) => {
-                        *values_in_texts += parsed.values();
-                        if *values_in_texts > MAX_VALUES {
-                            return Err(PromptError::UnsupportedContent("very many values"));
-                        }
-                        own(parsed)
+            Some(Json::Str(text)) if !text.is_empty() => match parsed(text) {
+                Ok(parsed @ Json::Map(_)) => {
+                    *values_in_texts += parsed.values();
+                    if *values_in_texts > MAX_VALUES {
+                        return Err(PromptError::UnsupportedContent("very many values"));
                     }
-                    Err(error) if python_may_read(text, &error) => {
-                        Err(PromptError::UnsupportedContent("arguments that only Python reads"))
-                    }
-                    _ => empty(),
+                    Tree::Own(parsed)
                 }
-            }
-            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => known(parsed),
+                Err(Unread::Beyond) => {
+                    return Err(PromptError::UnsupportedContent(
+                        "arguments that only Python reads",
+                    ));
+                }
+                _ => empty(),
+            },
+            Some(parsed @ Json::Map(pairs)) if !pairs.is_empty() => Tree::Json(parsed),
             _ => empty(),
-        }?;
+        };
         // The order of the API's types, not of the body: pydantic rebuilds the objects, and puts
         // what it doesn't know at the end.
         let mut inner = vec![("arguments", arguments)];
-        in_order(function, &["name"], &["arguments"], &mut inner)?;
+        in_order(function, &["name"], &["arguments"], &mut inner);
         let mut outer = Vec::new();
         let fields = call.map().unwrap_or_default();
         if let Some(id) = call.get("id") {
-            outer.push(("id", known(id)?));
+            outer.push(("id", Tree::Json(id)));
         }
         outer.push(("function", Tree::Map(inner)));
-        in_order(fields, &["type"], &["id", "function"], &mut outer)?;
+        in_order(fields, &["type"], &["id", "function"], &mut outer);
         values.push(Tree::Map(outer));
     }
     Ok(Some(Tree::List(values)))
@@ -108,41 +112,20 @@ fn in_order<'j>(
     first: &[&'static str],
     but: &[&str],
     out: &mut Vec<(&'j str, Tree<'j>)>,
-) -> Result<(), PromptError> {
+) {
     for name in first {
         if let Some((_, json)) = fields.iter().find(|(known, _)| known == name) {
-            out.push((name, known(json)?));
+            out.push((name, Tree::Json(json)));
         }
     }
     for (name, json) in fields {
         if !first.contains(&name.as_ref()) && !but.contains(&name.as_ref()) {
-            out.push((name, known(json)?));
+            out.push((name, Tree::Json(json)));
         }
     }
-    Ok(())
 }
 
-/// A value as it is, unless it holds a number that can't be passed on.
-pub(super) fn known<'a>(json: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {
-    if json.has_huge() {
-        return Err(PromptError::UnsupportedContent("a number beyond 64 bits"));
-    }
-    Ok(Tree::Json(json))
-}
-
-/// The same for what was read from a text.
-fn own(json: Json<'_>) -> Result<Tree<'_>, PromptError> {
-    known(&json)?;
-    Ok(Tree::Own(json))
-}
-
-/// Whether Python's json may read what isn't JSON here: numbers that are none or too large, halves
-/// of surrogates, and what is nested deeply.
-fn python_may_read(text: &str, error: &serde_json::Error) -> bool {
-    let said = error.to_string();
-    text.contains("NaN")
-        || text.contains("Infinity")
-        || ["out of range", "recursion limit", "surrogate", "unicode code point", "hex escape"]
-            .iter()
-            .any(|what| said.contains(what))
+/// What Python reads in a text.
+fn parsed(text: &str) -> Result<Json<'_>, Unread> {
+    serde_json::from_str(text).or_else(|_| python_json::read(text.as_bytes()))
 }

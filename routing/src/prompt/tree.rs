@@ -48,9 +48,11 @@ impl<'a> Node<'a> {
     /// What kind of value it is to the template engine.
     pub(super) fn kind(self) -> ValueKind {
         match self {
-            Self::Json(Json::Null | Json::Huge) => ValueKind::None,
+            Self::Json(Json::Null) => ValueKind::None,
             Self::Json(Json::Bool(_)) => ValueKind::Bool,
-            Self::Json(Json::Int(_) | Json::Unsigned(_) | Json::Float(_)) => ValueKind::Number,
+            Self::Json(Json::Int(_) | Json::Unsigned(_) | Json::Float(_) | Json::Long(_)) => {
+                ValueKind::Number
+            }
             Self::Json(Json::Str(_)) => ValueKind::String,
             Self::Json(Json::List(_)) | Self::Tree(Tree::List(_)) => ValueKind::Seq,
             Self::Json(Json::Map(_)) | Self::Tree(_) => ValueKind::Map,
@@ -115,11 +117,12 @@ impl<'a> Node<'a> {
     ) -> Result<(), NotSerializable> {
         let count = self.len().unwrap_or_default();
         match self {
-            Self::Json(Json::Null | Json::Huge) => out.push_str("null"),
+            Self::Json(Json::Null) => out.push_str("null"),
             Self::Json(Json::Bool(value)) => out.push_str(if *value { "true" } else { "false" }),
             Self::Json(Json::Int(number)) => out.push_str(&number.to_string()),
             Self::Json(Json::Unsigned(number)) => out.push_str(&number.to_string()),
-            Self::Json(Json::Float(number)) => out.push_str(&python::float(*number)),
+            Self::Json(Json::Float(number)) => out.push_str(&python::json_float(*number)),
+            Self::Json(Json::Long(digits)) => out.push_str(digits),
             Self::Json(Json::Str(text)) => dumps.string(text, out),
             Self::Json(Json::List(_)) | Self::Tree(Tree::List(_)) => {
                 dumps.block(count, '[', ']', depth, out, |at, out| match self.item(at) {
@@ -146,8 +149,8 @@ mod tests {
 
     #[test]
     fn it_is_dumped_as_the_engines_value_is() {
-        let text = r#"{"a":[1,-2.50,1e20,18446744073709551615,null,true],"b":{},"c":[],"\"\u0001é":{"d":[[]]}}"#;
-        let json: Json<'_> = serde_json::from_str(text).unwrap();
+        let text = r#"{"a":[1,-2.50,1e20,18446744073709551615,null,true,NaN,-Infinity,12345678901234567890123,-1234567890123456789012345678901234567890],"b":{},"c":[],"\"\u0001é":{"d":[[]]}}"#;
+        let json = crate::prompt::python_json::read(text.as_bytes()).unwrap();
         let tree = Tree::Map(vec![
             ("function", Tree::Json(&json)),
             ("list", Tree::List(vec![Tree::Own(Json::Str("x".into())), Tree::List(Vec::new())])),

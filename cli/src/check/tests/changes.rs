@@ -114,10 +114,27 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
         )],
     ),
     (
-        "path-hidden",
+        "",
         &[
             ("prefix: /v1/\n", "prefix: /team-a/v1/\n"),
             ("timeout: 0s\n", "timeout: 0s\n                            prefix_rewrite: /v1/\n"),
+        ],
+    ),
+    (
+        "path-hidden",
+        &[
+            ("prefix: /v1/\n", "prefix: /team-a/\n"),
+            ("timeout: 0s\n", "timeout: 0s\n                            prefix_rewrite: /v1/\n"),
+        ],
+    ),
+    (
+        "path-hidden",
+        &[
+            ("prefix: /v1/\n", "prefix: /chat\n"),
+            (
+                "timeout: 0s\n",
+                "timeout: 0s\n                            prefix_rewrite: /v1/chat/completions\n",
+            ),
         ],
     ),
     (

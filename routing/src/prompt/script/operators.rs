@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
             Test::Integer => match of {
                 Value::Int(_) => true,
                 Value::Other(value) => value.is_integer(),
-                Value::Node(node) => matches!(node, Node::Json(Json::Unsigned(_))),
+                Value::Node(node) => matches!(node, Node::Json(Json::Unsigned(_) | Json::Long(_))),
                 _ => false,
             },
             Test::Mapping => kind == ValueKind::Map,
@@ -196,7 +196,7 @@ pub(super) fn is_true(value: Value<'_>) -> Result<bool> {
         | Value::Around(..)
         | Value::Message(_)
         | Value::Part(..)
-        | Value::Node(Node::Json(Json::Unsigned(_))) => Ok(true),
+        | Value::Node(Node::Json(Json::Unsigned(_) | Json::Long(_))) => Ok(true),
         Value::List(list) => Ok(list.len() > 0),
         Value::Node(Node::Json(Json::Float(number))) => Ok(*number != 0.0),
         Value::Node(node) => node.len().map(|length| length > 0).ok_or(Bail),

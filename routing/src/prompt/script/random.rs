@@ -65,6 +65,9 @@ pub(super) fn functions(choices: &mut Choices<'_>) -> Option<Json<'static>> {
             ("type", text(choices)),
             ("n", Json::Float(0.5)),
             ("big", Json::Unsigned(u64::MAX)),
+            ("long", Json::Long("12345678901234567890123".into())),
+            ("longer", Json::Long("1234567890123456789012345678901234567890".into())),
+            ("nan", Json::Float(f64::NAN)),
             ("list", Json::List(vec![Json::Null, Json::Int(-3), text(choices)])),
             ("empty", Json::Map(Vec::new())),
         ]);

@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
     }
 
     fn all(&mut self, context: &'a Context<'a>) -> Result<()> {
-        if self.conversation.media {
+        if self.conversation.media > 0 {
             return Err(Bail);
         }
         self.give(context)?;

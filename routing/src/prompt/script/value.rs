@@ -134,7 +134,7 @@ impl<'a> Value<'a> {
     /// What a place in the request's JSON is here.
     pub(super) fn of_node(node: Node<'a>) -> Self {
         match node {
-            Node::Json(Json::Null | Json::Huge) => Self::None,
+            Node::Json(Json::Null) => Self::None,
             Node::Json(Json::Bool(value)) => Self::Bool(*value),
             Node::Json(Json::Int(number)) => Self::Int(*number),
             Node::Json(Json::Str(text)) => Self::Text(text),
