@@ -485,7 +485,7 @@ impl Flow {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
             if looks || self.orca {
-                match self.watch.begin(ticket.named.foreseen(), self.orca) {
+                match self.watch.begin(ticket.named.foreseen(), self.api, self.orca) {
                     Ok(answer) => {
                         self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
                     }
