@@ -508,3 +508,4 @@ mod answers;
 /// Which model a request goes to.
 mod models;
 mod poison;
+mod usage;

@@ -39,6 +39,13 @@ pub(super) struct Fields<'a> {
     pub(super) stream: Option<Json<'a>>,
     pub(super) max_tokens: Option<Json<'a>>,
     pub(super) max_completion_tokens: Option<Json<'a>>,
+    pub(super) n: Option<Json<'a>>,
+    pub(super) echo: Option<Json<'a>>,
+    pub(super) logprobs: Option<Json<'a>>,
+    /// It is there, and null: in chats that is not as good as nothing.
+    pub(super) null_top_logprobs: bool,
+    pub(super) prompt_logprobs: Option<Json<'a>>,
+    pub(super) use_beam_search: Option<Json<'a>>,
     pub(super) input: Option<Json<'a>>,
     pub(super) instructions: Option<Json<'a>>,
     pub(super) previous_response_id: Option<Json<'a>>,
@@ -103,6 +110,11 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 "stream" => &mut fields.stream,
                 "max_tokens" => &mut fields.max_tokens,
                 "max_completion_tokens" => &mut fields.max_completion_tokens,
+                "n" => &mut fields.n,
+                "echo" => &mut fields.echo,
+                "logprobs" => &mut fields.logprobs,
+                "prompt_logprobs" => &mut fields.prompt_logprobs,
+                "use_beam_search" => &mut fields.use_beam_search,
                 "input" => &mut fields.input,
                 "instructions" => &mut fields.instructions,
                 "previous_response_id" => &mut fields.previous_response_id,
@@ -118,6 +130,11 @@ impl<'de> Visitor<'de> for FieldsVisitor {
                 }
                 "kv_transfer_params" => {
                     fields.kv_transfer_params = access.next_value::<Option<Json<'de>>>()?;
+                    continue;
+                }
+                "top_logprobs" => {
+                    let value = access.next_value::<Option<IgnoredAny>>()?;
+                    fields.null_top_logprobs = value.is_none();
                     continue;
                 }
                 "prompt_embeds" => {
