@@ -7,6 +7,7 @@ use warmpath_routing::prompt::Api;
 use warmpath_routing::usage::{Scan, TAIL_BYTES, Tail, Usage};
 
 use super::ending::{Client, Ending};
+use super::exchange::begins_early;
 use super::ticket::Answer;
 use crate::host::{self, HeaderList, Headers};
 
@@ -23,9 +24,10 @@ const STEP: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     usage: Words,
-    /// Server-sent events: the first of them comes with the first token.
+    /// Server-sent events.
     pub(super) stream: bool,
-    pub(super) begun: bool,
+    /// Pieces of the body up to the one that came with the first token, that included.
+    pieces: u8,
     /// What it says of tokens is still to be read.
     pub(super) read: bool,
     pub(super) progress: Progress,
@@ -131,10 +133,23 @@ impl Watch {
         Ok(answer)
     }
 
+    /// A piece of the body is there. Whether it is taken for the one that comes with the first token.
+    ///
+    /// Where a stream begins before that, its first two events come in two pieces, or in one if they
+    /// are quick; and with the first token three events come at once. So the third piece it is.
+    pub(super) fn is_first_token(&mut self, api: Option<Api>, size: usize) -> bool {
+        let first = if begins_early(api) { 3 } else { 1 };
+        if self.pieces >= first || size == 0 {
+            return false;
+        }
+        self.pieces += 1;
+        self.pieces == first
+    }
+
     /// A piece of the body is the last. Gives what was not looked into and is one of Envoy's own that
     /// says that engines failed: it is short, and there are few that are, so that asking costs little.
     pub(super) fn own_failure(&mut self, size: usize) -> host::Result<Option<Answer>> {
-        if self.giver != Giver::Unseen || self.begun || size > SHORT {
+        if self.giver != Giver::Unseen || self.pieces > 0 || size > SHORT {
             return Ok(None);
         }
         self.giver = Giver::Other;
@@ -224,4 +239,23 @@ fn report(headers: &HeaderList) -> host::Result<Option<Orca>> {
 
 fn property(path: &str) -> host::Result<String> {
     Ok(host::property(path)?.map(super::exchange::text).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_comes_with_the_first_piece_but_in_responses() {
+        let first = |api, sizes: &[usize]| {
+            let mut watch = Watch::default();
+            let firsts = sizes.iter().map(|size| watch.is_first_token(api, *size));
+            firsts.enumerate().filter(|(_, first)| *first).map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        for api in [Api::Chat, Api::Completions, Api::Messages] {
+            assert_eq!(first(Some(api), &[0, 10, 10, 10, 0]), [1], "{api:?}");
+        }
+        assert_eq!(first(None, &[10, 10]), [0]);
+        assert_eq!(first(Some(Api::Responses), &[10, 0, 10, 10, 10]), [3]);
+    }
 }
