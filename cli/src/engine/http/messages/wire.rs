@@ -66,6 +66,7 @@ impl<'a> Block<'a> {
 }
 
 /// Tokens; those of the prompt are in three parts, of which the cached ones may not be known yet.
+#[allow(clippy::struct_field_names, reason = "as in the API")]
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Usage {
     input_tokens: usize,

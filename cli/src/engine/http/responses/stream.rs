@@ -120,5 +120,5 @@ impl Stream {
 }
 
 fn event(kind: &'static str, sequence_number: usize) -> Event<'static> {
-    Event { kind, sequence_number, ..Event::default() }
+    Event { sequence_number, kind, ..Event::default() }
 }

@@ -169,6 +169,7 @@ impl<'a> Item<'a> {
 }
 
 /// A part of it.
+#[allow(clippy::struct_field_names, reason = "as in the API")]
 #[derive(Debug, Serialize)]
 pub(super) struct Text<'a> {
     annotations: [(); 0],
