@@ -20,18 +20,29 @@ pub(crate) struct Prompt {
     block_size: usize,
     /// How many of `tokens` the request brought; the others were generated.
     asked: usize,
+    /// Nothing that is cached of it is used.
+    anew: bool,
 }
 
 impl Prompt {
     pub(crate) fn new(tokens: Vec<u32>, keys: Keys, block_size: usize) -> Self {
         let asked = tokens.len();
-        let mut prompt = Self { tokens, keys, hashes: Vec::new(), block_size, asked };
+        let mut prompt = Self { tokens, keys, hashes: Vec::new(), block_size, asked, anew: false };
         prompt.hash_full_blocks();
         prompt
     }
 
+    /// The same, to be computed whole whatever is cached of it.
+    pub(crate) fn read_anew(self) -> Self {
+        Self { anew: true, ..self }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.asked
+    }
+
+    pub(crate) fn block_size(&self) -> usize {
+        self.block_size
     }
 
     pub(crate) fn tokens(&self) -> &[u32] {
@@ -144,7 +155,8 @@ impl Cache {
     ///
     /// At least the last prompt token is computed anew, so the block that it ends is never a hit.
     pub(crate) fn admit(&mut self, prompt: Prompt, generated: usize) -> Result<Sequence, Prompt> {
-        let reusable = prompt.asked.saturating_sub(1) / self.block_size;
+        let reusable =
+            if prompt.anew { 0 } else { prompt.asked.saturating_sub(1) / self.block_size };
         let mut blocks: Vec<usize> = Vec::with_capacity(prompt.asked.div_ceil(self.block_size));
         for hash in prompt.hashes.iter().take(reusable) {
             let Some(&copy) = self.held.get(hash).and_then(|copies| copies.first()) else { break };

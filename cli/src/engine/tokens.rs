@@ -53,6 +53,16 @@ impl Tokenizer {
         self.tokens(Api::Chat, body)
     }
 
+    /// The prompt of a Responses body.
+    pub(crate) fn responses(&self, body: &[u8]) -> Result<Vec<u32>, TokenError> {
+        self.tokens(Api::Responses, body)
+    }
+
+    /// The prompt of a body for Anthropic's Messages.
+    pub(crate) fn messages(&self, body: &[u8]) -> Result<Vec<u32>, TokenError> {
+        self.tokens(Api::Messages, body)
+    }
+
     /// A plain prompt; `special`: with the tokens that the tokenizer puts around a text.
     pub(crate) fn text(&self, text: &str, special: bool) -> Result<Vec<u32>, TokenError> {
         let body = Text { prompt: text, add_special_tokens: special };

@@ -15,7 +15,7 @@ use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
-use warmpath_routing::prompt::{Api, Reach, Requested};
+use warmpath_routing::prompt::{Api, CacheUse, Reach, Requested};
 use warmpath_routing::residency::{Claim, Zone, zone_of};
 use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
@@ -160,6 +160,12 @@ impl<D: Data> Dispatch<D> {
     #[cfg(test)]
     pub(super) fn world(&self) -> &World {
         &self.view.world
+    }
+
+    /// Pools of which prices were learned.
+    #[cfg(test)]
+    pub(super) fn learned(&self) -> usize {
+        self.feedback.prices.len()
     }
 
     /// Looks around, and loads at most one model.
@@ -363,8 +369,14 @@ impl<D: Data> Dispatch<D> {
             degrade: read.degrade,
         };
         let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
-        let local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
-        let outcome = decide_with(policy, &self.view.world, &local, &ask, &buckets);
+        let mut local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
+        let mut lookup: &dyn Lookup = &buckets;
+        if read.cache_use == CacheUse::Unread {
+            // It costs the same wherever it goes, and what it stores is where its like will look.
+            lookup = &Unread;
+            local.recent = None;
+        }
+        let outcome = decide_with(policy, &self.view.world, &local, &ask, lookup);
         let deepest = outcome.route().map_or(0, |route| route.deepest as usize);
         if read.left_out.is_some() && deepest >= blocks {
             return None;
@@ -382,7 +394,8 @@ impl<D: Data> Dispatch<D> {
                 self.metrics.routed(&route);
                 let world = &self.view.world;
                 let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
-                let ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
+                let mut ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
+                ticket.asked_by(asked.api, read.cache_use);
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
                 let explained = self.config.shell.explain || self.config.shell.log_decision;
@@ -573,6 +586,15 @@ fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
     };
     let hash = blake3::hash(bytes);
     hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first))
+}
+
+/// The caches as a request sees them of which nothing is read for it.
+struct Unread;
+
+impl Lookup for Unread {
+    fn matches(&self, _: &[Key], _: &dyn Wanted) -> Matches {
+        Matches::default()
+    }
 }
 
 struct Buckets<'a, D> {

@@ -556,7 +556,7 @@ impl Flow {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
             if looks || self.orca {
-                match self.watch.begin(ticket.named.foreseen(), self.orca) {
+                match self.watch.begin(ticket.named.foreseen(), self.api, self.orca) {
                     Ok(answer) => {
                         self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
                     }
@@ -601,10 +601,9 @@ impl Flow {
             self.own_failure(size);
         }
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
-        if !self.watch.begun && size > 0 {
-            self.watch.begun = true;
+        if self.watch.is_first_token(self.api, size) {
             // An answer in one piece comes with its last token, which tells nothing of the first.
-            let timed = self.watch.stream && self.watch.read;
+            let timed = self.watch.stream && self.watch.read && !begins_early(self.api);
             let at = if timed { host::now_nanos().ok() } else { None };
             self.router.with(|all| all.first_token(ticket, at));
         }
@@ -637,6 +636,12 @@ impl Drop for Flow {
             self.router.with(|all| all.landed(&mut ticket));
         }
     }
+}
+
+/// Whether streams of this API begin before the prompt is computed: with `response.created` and
+/// `response.in_progress` (vLLM 0.32, `entrypoints/openai/responses/serving.py`).
+pub(super) fn begins_early(api: Option<Api>) -> bool {
+    api == Some(Api::Responses)
 }
 
 pub(super) fn text(bytes: Vec<u8>) -> String {

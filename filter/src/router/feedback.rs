@@ -6,6 +6,7 @@ use warmpath_routing::cost::CostModel;
 use warmpath_routing::drift::{Change, Drift, Kind, Observation};
 use warmpath_routing::learn::{Learned, Timing};
 use warmpath_routing::ledger::Line;
+use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::usage::{Reported, Usage};
 
 use super::ticket::Ticket;
@@ -22,7 +23,8 @@ const DOUBTFUL: u32 = 64;
 /// One that answers came from. The last one stands for all that are too many.
 struct Model {
     name: String,
-    /// Its engines tell of cached tokens: their silence then means none.
+    /// Its engines tell of cached tokens: their silence then means none. Not in Responses, which tell
+    /// always, and of engines that otherwise don't.
     telling: bool,
     /// Cached tokens, expected and actual.
     tokens: [Counter; 2],
@@ -74,13 +76,14 @@ impl Feedback {
             (ticket.at?, ticket.model.as_ref()?, ticket.expected.as_ref()?);
         let place = self.place(model);
         let known = self.models.get_mut(place)?;
+        let always = ticket.api == Some(Api::Responses);
         let cached = usage.and_then(|usage| match usage.cached {
             Reported::Tokens(tokens) => {
-                known.telling = true;
+                known.telling |= !always;
                 Some(tokens)
             }
-            // vLLM says nothing where nothing was cached.
-            Reported::Null | Reported::Absent => known.telling.then_some(0),
+            // Engines may say nothing where nothing was cached.
+            Reported::Null | Reported::Absent => (known.telling && !always).then_some(0),
         });
         let Some(actual) = cached else {
             self.untold.add(1);
@@ -91,6 +94,10 @@ impl Feedback {
         expected_tokens.add(u64::from(expected.cached));
         actual_tokens.add(u64::from(actual));
 
+        if ticket.cache_use != CacheUse::Counted {
+            // The map was not asked.
+            return None;
+        }
         let key = (name, place);
         if self.drifts.len() >= MOST_DRIFTS && !self.drifts.contains_key(&key) {
             return None;
@@ -152,8 +159,10 @@ impl Feedback {
 
     /// Takes in how long the first token of a stream took.
     pub(super) fn timing(&mut self, cost: &CostModel, ticket: &Ticket, usage: Option<Usage>) {
-        // Bringing tokens in from a slower tier takes time, too, which is not prefill's.
-        let Some(first_ns) = ticket.first_token_ns.filter(|_| ticket.offloaded == 0) else {
+        // Bringing tokens in from a slower tier takes time, too, which is not prefill's; so do log
+        // probabilities of prompts, and further prompts and answers.
+        let plain = ticket.offloaded == 0 && ticket.cache_use == CacheUse::Counted;
+        let Some(first_ns) = ticket.first_token_ns.filter(|_| plain) else {
             return;
         };
         // By the engine's own word where there is one, else by the map's.

@@ -9,7 +9,7 @@ use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{
-    Api, Beginnings, End, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
+    Api, Beginnings, CacheUse, End, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
 };
 
 use super::view::{KnownModel, View};
@@ -31,6 +31,8 @@ pub(super) struct Read<'a> {
     pub(super) left_out: Option<u128>,
     /// Tokens that the memo knew, and tokens that were tokenized.
     pub(super) memo: (u64, u64),
+    /// What an engine does with its cache for it.
+    pub(super) cache_use: CacheUse,
     /// It began as others did, so that only its question was looked into.
     pub(super) beginning: bool,
     /// Why there are no keys, or not all.
@@ -155,7 +157,9 @@ impl Prompts {
             return Read::guess(requested, body.len()).because(Degrade::BadRequest);
         };
         let requested = request.requested();
-        let unread = |requested, why| Read::guess(requested, body.len()).because(why);
+        let cache_use = request.cache_use();
+        let unread =
+            |requested, why| Read { cache_use, ..Read::guess(requested, body.len()) }.because(why);
         let Some((known, adapter)) = wanted((policy, view), &requested) else {
             // Before the relay was heard that is the cause.
             let silent = view.models.is_empty();
@@ -176,7 +180,7 @@ impl Prompts {
                     let limit_tokens = policy.prefix_tokens;
                     beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
                 }
-                read
+                Read { cache_use, ..read }
             }
             Err(error) => unread(request.requested(), degrade_of(&error)),
         }

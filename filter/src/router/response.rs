@@ -1,11 +1,13 @@
-//! An answer as it passes: who gave it, when it began, and what its end says.
+//! An answer as it passes: who gave it, when it began, and what it says of tokens.
 
 use std::borrow::Cow;
 
 use warmpath_routing::orca::Orca;
-use warmpath_routing::usage::{TAIL_BYTES, Tail, Usage};
+use warmpath_routing::prompt::Api;
+use warmpath_routing::usage::{Scan, TAIL_BYTES, Tail, Usage};
 
 use super::ending::{Client, Ending};
+use super::exchange::begins_early;
 use super::ticket::Answer;
 use crate::host::{self, HeaderList, Headers};
 
@@ -15,17 +17,46 @@ const ORCA: &str = "endpoint-load-metrics";
 /// What Envoy answers itself is short, in bytes.
 const SHORT: usize = 256;
 
+/// Bytes of a piece that are copied at a time, where all of it is looked at.
+const STEP: usize = 16 << 10;
+
 /// What is watched of an answer.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    tail: Tail,
-    /// Server-sent events: the first of them comes with the first token.
+    usage: Words,
+    /// Server-sent events.
     pub(super) stream: bool,
-    pub(super) begun: bool,
-    /// Its end is still to be read.
+    /// Pieces of the body up to the one that came with the first token, that included.
+    pieces: u8,
+    /// What it says of tokens is still to be read.
     pub(super) read: bool,
     pub(super) progress: Progress,
     giver: Giver,
+}
+
+/// Where the engine's word is looked for.
+#[derive(Debug)]
+enum Words {
+    /// At the end. Only that is copied.
+    Tail(Tail),
+    /// Anywhere.
+    Scan(Scan),
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self::Tail(Tail::default())
+    }
+}
+
+impl Words {
+    /// In an answer of this API.
+    fn of(api: Option<Api>, stream: bool) -> Self {
+        match api {
+            Some(Api::Responses | Api::Messages) => Self::Scan(Scan::new(stream)),
+            Some(Api::Chat | Api::Completions) | None => Self::default(),
+        }
+    }
 }
 
 /// How much of an answer has passed.
@@ -52,12 +83,18 @@ enum Giver {
 
 impl Watch {
     /// The headers are there. `foreseen`: the endpoint that Envoy was told to try first.
-    pub(super) fn begin(&mut self, foreseen: Option<&str>, orca: bool) -> host::Result<Answer> {
+    pub(super) fn begin(
+        &mut self,
+        foreseen: Option<&str>,
+        api: Option<Api>,
+        orca: bool,
+    ) -> host::Result<Answer> {
         let headers = Headers::Response.all()?;
         let status = headers.get(":status").unwrap_or_default();
         let status = str::from_utf8(&status).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
         let kind = headers.get("content-type").unwrap_or_default();
         self.stream = kind.starts_with(b"text/event-stream");
+        self.usage = Words::of(api, self.stream);
         // Of compressed bytes nothing can be read. Only what engines say themselves counts.
         let plain = headers.get("content-encoding").is_none_or(|how| *how == *b"identity");
         let upstream = Some(property("upstream\0address")?).filter(|address| !address.is_empty());
@@ -96,10 +133,23 @@ impl Watch {
         Ok(answer)
     }
 
+    /// A piece of the body is there. Whether it is taken for the one that comes with the first token.
+    ///
+    /// Where a stream begins before that, its first two events come in two pieces, or in one if they
+    /// are quick; and with the first token three events come at once. So the third piece it is.
+    pub(super) fn is_first_token(&mut self, api: Option<Api>, size: usize) -> bool {
+        let first = if begins_early(api) { 3 } else { 1 };
+        if self.pieces >= first || size == 0 {
+            return false;
+        }
+        self.pieces += 1;
+        self.pieces == first
+    }
+
     /// A piece of the body is the last. Gives what was not looked into and is one of Envoy's own that
     /// says that engines failed: it is short, and there are few that are, so that asking costs little.
     pub(super) fn own_failure(&mut self, size: usize) -> host::Result<Option<Answer>> {
-        if self.giver != Giver::Unseen || self.begun || size > SHORT {
+        if self.giver != Giver::Unseen || self.pieces > 0 || size > SHORT {
             return Ok(None);
         }
         self.giver = Giver::Other;
@@ -134,23 +184,43 @@ impl Watch {
         self.giver == Giver::Engine
     }
 
-    /// A piece of the body passes. Only its end is copied.
+    /// A piece of the body passes. No more of it is copied than is looked at.
     pub(super) fn piece(&mut self, size: usize) -> host::Result<()> {
-        if self.read && size > 0 {
-            let start = size.saturating_sub(TAIL_BYTES);
-            self.tail.push(host::response_body(start, TAIL_BYTES)?);
+        if !self.read || size == 0 {
+            return Ok(());
+        }
+        // What a piece is missing of is not understood.
+        let looked = self.look(size);
+        self.read = looked.is_ok();
+        looked
+    }
+
+    fn look(&mut self, size: usize) -> host::Result<()> {
+        match &mut self.usage {
+            Words::Tail(tail) => {
+                let start = size.saturating_sub(TAIL_BYTES);
+                tail.push(host::response_body(start, TAIL_BYTES)?);
+            }
+            Words::Scan(scan) => {
+                for start in (0..size).step_by(STEP) {
+                    scan.push(&host::response_body(start, STEP.min(size - start))?);
+                }
+            }
         }
         Ok(())
     }
 
-    /// The answer is whole: whether its end is to be looked at, which it is once.
+    /// The answer is whole: whether what it says is to be learned from, which it is once.
     pub(super) fn is_due(&mut self) -> bool {
         std::mem::take(&mut self.read)
     }
 
-    /// What the end says of tokens.
+    /// What it says of tokens.
     pub(super) fn usage(&self) -> Option<Usage> {
-        self.tail.usage()
+        match &self.usage {
+            Words::Tail(tail) => tail.usage(),
+            Words::Scan(scan) => scan.usage(),
+        }
     }
 }
 
@@ -169,4 +239,23 @@ fn report(headers: &HeaderList) -> host::Result<Option<Orca>> {
 
 fn property(path: &str) -> host::Result<String> {
     Ok(host::property(path)?.map(super::exchange::text).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_comes_with_the_first_piece_but_in_responses() {
+        let first = |api, sizes: &[usize]| {
+            let mut watch = Watch::default();
+            let firsts = sizes.iter().map(|size| watch.is_first_token(api, *size));
+            firsts.enumerate().filter(|(_, first)| *first).map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        for api in [Api::Chat, Api::Completions, Api::Messages] {
+            assert_eq!(first(Some(api), &[0, 10, 10, 10, 0]), [1], "{api:?}");
+        }
+        assert_eq!(first(None, &[10, 10]), [0]);
+        assert_eq!(first(Some(Api::Responses), &[10, 0, 10, 10, 10]), [3]);
+    }
 }

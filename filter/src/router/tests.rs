@@ -511,3 +511,4 @@ mod answers;
 /// Which model a request goes to.
 mod models;
 mod poison;
+mod usage;

@@ -5,6 +5,7 @@ use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Route};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
+use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::view::World;
 
 use super::ending::{Client, Ending};
@@ -23,6 +24,9 @@ pub(super) struct Ticket {
     /// The model, by the name that pools use.
     pub(super) model: Option<String>,
     pub(super) pool: String,
+    pub(super) api: Option<Api>,
+    /// What the engine does with its cache for it, and so what its answer can teach.
+    pub(super) cache_use: CacheUse,
     /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
     pub(super) expected: Option<Expected>,
     /// Tokens to be brought in from a slower tier.
@@ -165,6 +169,8 @@ impl Ticket {
                 Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,
             },
             prompt: None,
+            api: None,
+            cache_use: CacheUse::default(),
             pool: route.pool.to_owned(),
             expected,
             offloaded: route.offloaded_tokens,
@@ -172,6 +178,15 @@ impl Ticket {
             rtt_ms: route.cost.network,
             sent_ns: 0,
             first_token_ns: None,
+        }
+    }
+
+    /// A request of this API, for which an engine uses its cache like this.
+    pub(super) fn asked_by(&mut self, api: Option<Api>, cache_use: CacheUse) {
+        self.api = api;
+        self.cache_use = cache_use;
+        if cache_use == CacheUse::Uncounted {
+            self.expected = None;
         }
     }
 }

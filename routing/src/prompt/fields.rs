@@ -48,6 +48,13 @@ pub(super) struct Fields<'a> {
     pub(super) stream: Option<Json<'a>>,
     pub(super) max_tokens: Option<Json<'a>>,
     pub(super) max_completion_tokens: Option<Json<'a>>,
+    pub(super) n: Option<Json<'a>>,
+    pub(super) echo: Option<Json<'a>>,
+    pub(super) logprobs: Option<Json<'a>>,
+    /// It is there, and null: in chats that is not as good as nothing.
+    pub(super) null_top_logprobs: bool,
+    pub(super) prompt_logprobs: Option<Json<'a>>,
+    pub(super) use_beam_search: Option<Json<'a>>,
     pub(super) input: Option<Json<'a>>,
     pub(super) instructions: Option<Json<'a>>,
     pub(super) previous_response_id: Option<Json<'a>>,
@@ -81,7 +88,8 @@ impl Fields<'_> {
 impl<'a> Fields<'a> {
     /// Whether a field of this name bears on anything here.
     pub(super) fn knows(name: &str) -> bool {
-        matches!(name, "prompt" | "prompt_embeds") || Fields::default().place(name).is_some()
+        matches!(name, "prompt" | "prompt_embeds" | "top_logprobs")
+            || Fields::default().place(name).is_some()
     }
 
     /// Sets a field that is known.
@@ -90,6 +98,7 @@ impl<'a> Fields<'a> {
         match name {
             "prompt" => self.prompt = value.map(PromptField::of),
             "prompt_embeds" => self.prompt_embeds = value.is_some(),
+            "top_logprobs" => self.null_top_logprobs = value.is_none(),
             name => {
                 if let Some(place) = self.place(name) {
                     *place = value;
@@ -115,6 +124,11 @@ impl<'a> Fields<'a> {
             "stream" => &mut self.stream,
             "max_tokens" => &mut self.max_tokens,
             "max_completion_tokens" => &mut self.max_completion_tokens,
+            "n" => &mut self.n,
+            "echo" => &mut self.echo,
+            "logprobs" => &mut self.logprobs,
+            "prompt_logprobs" => &mut self.prompt_logprobs,
+            "use_beam_search" => &mut self.use_beam_search,
             "input" => &mut self.input,
             "instructions" => &mut self.instructions,
             "previous_response_id" => &mut self.previous_response_id,
@@ -151,6 +165,10 @@ impl<'de> Visitor<'de> for FieldsVisitor {
             match key.as_ref() {
                 "prompt" => {
                     fields.prompt = access.next_value::<Option<PromptField<'de>>>()?;
+                }
+                "top_logprobs" => {
+                    let value = access.next_value::<Option<IgnoredAny>>()?;
+                    fields.null_top_logprobs = value.is_none();
                 }
                 "prompt_embeds" => {
                     fields.prompt_embeds = access.next_value::<Option<IgnoredAny>>()?.is_some();

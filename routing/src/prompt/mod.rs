@@ -9,6 +9,7 @@ mod beginnings;
 mod bpe;
 #[cfg(feature = "preprocess")]
 mod bpe_json;
+mod cache_use;
 mod categories;
 #[cfg(feature = "preprocess")]
 mod content_format;
@@ -60,6 +61,7 @@ pub(crate) use memo::secret;
 
 pub use artefact::Artefact;
 pub use beginnings::{Beginnings, Found};
+pub use cache_use::CacheUse;
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 pub use model_name::{ModelFinder, Search};

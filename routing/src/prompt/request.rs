@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::cache_use::CacheUse;
 use super::error::RequestError;
 use super::fields::{Fields, PromptField, parse_fields};
 use super::json::Json;
@@ -63,6 +64,7 @@ pub struct Request<'a> {
     max_tokens: Option<u32>,
     pub(super) prompt: Prompt<'a>,
     prompts: usize,
+    cache_use: CacheUse,
     /// A field that changes the prompt in a way that is not followed.
     pub(super) unsupported: Option<&'static str>,
 }
@@ -128,6 +130,11 @@ impl<'a> Request<'a> {
             Api::Responses => fields.max_output_tokens.take(),
         };
         let max_tokens = most.as_ref().and_then(lenient::int);
+        let prompts = match &fields.prompt {
+            Some(PromptField::Several(_, others)) => 1 + others,
+            _ => 1,
+        };
+        let cache_use = CacheUse::of(api, &fields, prompts);
         let mut unsupported = None;
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
@@ -137,9 +144,7 @@ impl<'a> Request<'a> {
         if reused.is_some_and(|params| params.get("prompt_token_ids").is_some()) {
             unsupported = Some("kv_transfer_params.prompt_token_ids");
         }
-        let mut prompts = 1;
-        if let Some(PromptField::Several(first, others)) = fields.prompt {
-            prompts += others;
+        if let Some(PromptField::Several(first, _)) = fields.prompt {
             fields.prompt = Some(*first);
         }
         let prompt = match api {
@@ -162,7 +167,7 @@ impl<'a> Request<'a> {
                 completion(fields)?
             }
         };
-        Ok(Self { model, cache_salt, stream, max_tokens, prompt, prompts, unsupported })
+        Ok(Self { model, cache_salt, stream, max_tokens, prompt, prompts, cache_use, unsupported })
     }
 
     /// The model's name, which may be an adapter's; empty if the request names none.
@@ -186,8 +191,9 @@ impl<'a> Request<'a> {
             message.get("content").and_then(Json::str)
         }
         let Prompt::Chat(chat) = &self.prompt else { return None };
-        let (message, others) =
-            chat.messages.split_last().filter(|_| self.unsupported.is_none())?;
+        // What is unusual of it would have to be known again.
+        let usual = self.unsupported.is_none() && self.cache_use == CacheUse::Counted;
+        let (message, others) = chat.messages.split_last().filter(|_| usual)?;
         let bytes = |message: &Json<'_>| 1 + content(message).map_or(0, str::len);
         let is_user = message.get("role").and_then(Json::str) == Some("user");
         let question = content(message).filter(|_| is_user)?;
@@ -197,6 +203,11 @@ impl<'a> Request<'a> {
     /// How many prompts it brings; only the first is read, and decides for all.
     pub fn prompts(&self) -> usize {
         self.prompts
+    }
+
+    /// What an engine does with its cache for it, and what usage then tells.
+    pub fn cache_use(&self) -> CacheUse {
+        self.cache_use
     }
 
     /// Whether the answer is to be streamed.

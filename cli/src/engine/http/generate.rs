@@ -43,6 +43,7 @@ async fn answer(plan: Plan, headers: &HeaderMap) -> Result<Response, ApiError> {
     }
     let rank = Arc::clone(&plan.rank);
     let mut response = whole(plan, head).await?;
+    // vLLM does so for these two APIs only.
     if let Some(load) = headers.get("endpoint-load-metrics-format").and_then(|f| orca(&rank, f)) {
         response.headers_mut().insert("endpoint-load-metrics", load);
     }
@@ -60,7 +61,7 @@ pub(super) struct Generation {
 impl Generation {
     /// Waits for the prefill.
     pub(super) async fn start(rank: &Arc<Rank>, job: Job, repeat: bool) -> Self {
-        let Job { prompt, answer, deadly } = job;
+        let Job { prompt, answer, deadly, .. } = job;
         let running = rank.start(prompt, answer.tokens.len(), repeat).await;
         if deadly {
             fault::crash();
@@ -90,16 +91,17 @@ impl Generation {
     }
 }
 
-struct Whole {
+/// An answer that has come to its end.
+pub(super) struct Whole {
     index: usize,
-    prompt_ids: Vec<u32>,
-    cached: usize,
-    text: String,
-    ids: Vec<u32>,
-    finish: Finish,
+    pub(super) prompt_ids: Vec<u32>,
+    pub(super) cached: usize,
+    pub(super) text: String,
+    pub(super) ids: Vec<u32>,
+    pub(super) finish: Finish,
 }
 
-async fn run(rank: Arc<Rank>, job: Job, index: usize, repeat: bool) -> Whole {
+pub(super) async fn run(rank: Arc<Rank>, job: Job, index: usize, repeat: bool) -> Whole {
     let mut generation = Generation::start(&rank, job, repeat).await;
     let mut whole = Whole {
         index,
@@ -130,7 +132,9 @@ async fn whole(plan: Plan, head: Head) -> Result<Response, ApiError> {
     results.sort_by_key(|whole| whole.index);
     let mut usage = Usage::default();
     for whole in &results {
-        usage.add(whole.prompt_ids.len(), whole.cached, whole.ids.len());
+        usage.add(whole.prompt_ids.len(), whole.ids.len());
+        // As in vLLM, of several prompts the last one.
+        usage.set_cached(whole.cached);
     }
     let ids = |ids: Vec<u32>| plan.return_token_ids.then_some(ids);
     if plan.api == Api::Completions {
@@ -205,11 +209,22 @@ fn head(plan: &Plan) -> Head {
         (Api::Chat, false) => ("chatcmpl", "chat.completion"),
         (Api::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
         (Api::Completions, _) => ("cmpl", "text_completion"),
+        (Api::Responses, _) => ("resp", "response"),
+        (Api::Messages, _) => ("chatcmpl", "message"),
     };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let id = format!("{prefix}-{}", unique());
+    Head { id, object, created: now(), model: plan.model.clone() }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// What makes an id another one than any before.
+pub(super) fn unique() -> String {
     // Each RandomState has keys of its own.
-    let id = format!("{prefix}-{:016x}", RandomState::new().hash_one(now));
-    Head { id, object, created: now.as_secs(), model: plan.model.clone() }
+    format!("{:016x}", RandomState::new().hash_one(now()))
 }
 
 /// The load report of vLLM's ORCA header; none for a format that it doesn't know.

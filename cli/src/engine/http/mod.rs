@@ -1,9 +1,12 @@
-//! The HTTP side: vLLM's OpenAI server, as far as routers and their tests use it.
+//! The HTTP side: vLLM's server, as far as routers and their tests use it.
 
 mod audio;
 mod error;
 mod generate;
+mod messages;
 mod plan;
+mod responses;
+mod sse;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -87,6 +90,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/audio/transcriptions", post(audio::transcriptions))
         .route("/v1/models", get(models))
         .route("/health", get(|| async { StatusCode::OK }))

@@ -24,6 +24,8 @@ const COMPLETION_TOKENS: u64 = 16;
 pub(super) enum Api {
     Chat,
     Completions,
+    Responses,
+    Messages,
 }
 
 /// A request, checked.
@@ -44,6 +46,8 @@ pub(super) struct Plan {
 pub(super) struct Job {
     pub(super) prompt: Prompt,
     pub(super) answer: Answer,
+    /// The most tokens that it could have.
+    pub(super) most: usize,
     /// The engine doesn't live through it.
     pub(super) deadly: bool,
 }
@@ -86,23 +90,29 @@ impl Plan {
             return Err(ApiError::bad(Some("cache_salt"), message.to_owned()));
         }
         let keys = Keys { lora, salt: request.cache_salt.as_deref().map(Arc::from) };
-        let prompts = match (api, request.prompt.take(), &request.messages) {
-            (Api::Chat, _, Some(_)) => vec![tokens(app, move |t| t.chat(&body)).await?],
-            (Api::Completions, Some(prompts), _) => {
+        let reads_cache = reads_cache(api, &request);
+        let prompts = match api {
+            Api::Completions => {
+                let Some(prompts) = request.prompt.take() else { return Err(required("prompt")) };
                 let special = request.add_special_tokens.unwrap_or(true);
                 prompt_ids(app, prompts, special).await?
             }
-            (Api::Chat, _, None) => {
-                return Err(ApiError::unreadable("Field required: messages".to_owned()));
+            Api::Chat | Api::Messages if request.messages.is_none() => {
+                return Err(required("messages"));
             }
-            (Api::Completions, None, _) => {
-                return Err(ApiError::unreadable("Field required: prompt".to_owned()));
-            }
+            Api::Responses if request.input.is_none() => return Err(required("input")),
+            Api::Messages if request.max_tokens.is_none() => return Err(required("max_tokens")),
+            Api::Chat => vec![tokens(app, move |t| t.chat(&body)).await?],
+            Api::Responses => vec![tokens(app, move |t| t.responses(&body)).await?],
+            Api::Messages => vec![tokens(app, move |t| t.messages(&body)).await?],
         };
         let jobs = prompts
             .into_iter()
             .map(|ids| {
-                let job = Job::new(app, api, &request, ids, keys.clone())?;
+                let mut job = Job::new(app, api, &request, ids, keys.clone())?;
+                if !reads_cache {
+                    job.prompt = job.prompt.read_anew();
+                }
                 Ok(Job { deadly, ..job })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -119,6 +129,20 @@ impl Plan {
             repeat: extra.kv_cache_report_mode.as_deref() == Some("full"),
         })
     }
+}
+
+fn required(field: &str) -> ApiError {
+    ApiError::unreadable(format!("Field required: {field}"))
+}
+
+/// vLLM's `skip_reading_prefix_cache`, the other way round.
+fn reads_cache(api: Api, request: &Request) -> bool {
+    let of_answer = match api {
+        Api::Chat => request.top_logprobs.is_some(),
+        Api::Completions => request.logprobs.is_some(),
+        Api::Responses | Api::Messages => return true,
+    };
+    request.prompt_logprobs.is_none() && !(request.echo == Some(true) && of_answer)
 }
 
 async fn prompt_ids(
@@ -156,7 +180,11 @@ impl Job {
         }
         let (len, limit) = (ids.len(), app.max_model_len);
         let default = (api == Api::Completions).then_some(COMPLETION_TOKENS);
-        let asked = request.max_completion_tokens.or(request.max_tokens);
+        let asked = match api {
+            Api::Responses => request.max_output_tokens,
+            Api::Messages => request.max_tokens,
+            Api::Chat | Api::Completions => request.max_completion_tokens.or(request.max_tokens),
+        };
         if asked == Some(0) {
             let message = "max_tokens must be at least 1, got 0.".to_owned();
             return Err(ApiError::bad(Some("max_tokens"), message));
@@ -182,7 +210,8 @@ impl Job {
             app.output_tokens.max(usize::try_from(least).unwrap_or(usize::MAX))
         };
         let seed = ids.iter().fold(0u64, |seed, id| seed.wrapping_mul(31) + u64::from(*id));
-        let answer = app.filler.answer(seed, natural, most.min(limit - len));
-        Ok(Self { prompt: Prompt::new(ids, keys, app.block_size), answer, deadly: false })
+        let most = most.min(limit - len);
+        let answer = app.filler.answer(seed, natural, most);
+        Ok(Self { prompt: Prompt::new(ids, keys, app.block_size), answer, most, deadly: false })
     }
 }

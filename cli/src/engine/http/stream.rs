@@ -1,70 +1,59 @@
-//! Answers as server-sent events.
+//! Chats and completions as server-sent events.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::response::{IntoResponse, Response};
-use tokio::sync::mpsc;
+use axum::response::Response;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
 
 use super::FINGERPRINT;
 use super::generate::Generation;
 use super::plan::{Api, Plan};
+use super::sse::{self, Events};
 use super::wire::{Chunk, ChunkChoice, ChunkContent, Head, StreamUsage, Usage};
-
-/// Lines that wait for a slow client before its generation waits too.
-const QUEUE: usize = 64;
-
-type Line = Result<Bytes, Infallible>;
 
 /// Starts the answer. When the client goes away, the requests end at their next token.
 pub(super) fn respond(plan: Plan, head: Head) -> Response {
-    let (lines, receiver) = mpsc::channel(QUEUE);
-    tokio::spawn(run(plan, head, lines));
-    let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
-    (headers, Body::from_stream(ReceiverStream::new(receiver))).into_response()
+    sse::respond(|events| run(plan, head, events))
 }
 
-async fn run(plan: Plan, head: Head, lines: mpsc::Sender<Line>) {
+async fn run(plan: Plan, head: Head, events: Events) {
     let mut set = JoinSet::new();
     let shape = Arc::new(Shape {
         api: plan.api,
         head,
         return_token_ids: plan.return_token_ids,
-        lines: lines.clone(),
+        events: events.clone(),
     });
     for (index, job) in plan.jobs.into_iter().enumerate() {
         let (shape, rank) = (Arc::clone(&shape), Arc::clone(&plan.rank));
         set.spawn(async move {
             let starting = Generation::start(&rank, job, plan.repeat);
-            let generation = tokio::select! {
-                generation = starting => generation,
-                () = shape.lines.closed() => return None,
-            };
+            let generation = shape.events.unless_gone(starting).await?;
             one(&shape, generation, index).await
         });
     }
     let mut usage = Usage::default();
     while let Some(result) = set.join_next().await {
-        let Ok(Some((prompt, cached, completion))) = result else { return };
-        usage.add(prompt, cached, completion);
+        let Ok(Some((index, prompt, cached, completion))) = result else { return };
+        usage.add(prompt, completion);
+        // As in vLLM, of several prompts the one that began first.
+        if index == 0 {
+            usage.set_cached(cached);
+        }
     }
     if plan.include_usage {
         let _ = shape.send(Vec::new(), Some(usage.into()), None).await;
     }
-    let _ = lines.send(Ok(Bytes::from_static(b"data: [DONE]\n\n"))).await;
+    let _ = events.text("data: [DONE]\n\n").await;
 }
 
-/// Streams one prompt's answer. Gives its tokens: prompt, cached, generated. None when the client
-/// is gone.
+/// Streams one prompt's answer. Gives its index and its tokens: prompt, cached, generated. None when
+/// the client is gone.
 async fn one(
     shape: &Shape,
     mut generation: Generation,
     index: usize,
-) -> Option<(usize, usize, usize)> {
+) -> Option<(usize, usize, usize, usize)> {
     let mut prompt_ids = shape.return_token_ids.then(|| generation.prompt_ids());
     if shape.api == Api::Chat {
         let delta = ChunkContent::Delta { role: Some("assistant"), content: String::new() };
@@ -81,8 +70,8 @@ async fn one(
             continue;
         }
         let content = match shape.api {
-            Api::Chat => ChunkContent::Delta { role: None, content: token.text },
             Api::Completions => ChunkContent::Text(token.text),
+            _ => ChunkContent::Delta { role: None, content: token.text },
         };
         let ids = std::mem::take(&mut pending);
         let mut choice = choice(
@@ -95,7 +84,7 @@ async fn one(
         shape.send(vec![choice], None, None).await?;
     }
     let (prompt, cached) = generation.prompt_tokens();
-    Some((prompt, cached, completion))
+    Some((index, prompt, cached, completion))
 }
 
 fn choice(
@@ -111,7 +100,7 @@ struct Shape {
     api: Api,
     head: Head,
     return_token_ids: bool,
-    lines: mpsc::Sender<Line>,
+    events: Events,
 }
 
 impl Shape {
@@ -125,7 +114,6 @@ impl Shape {
         let head = &self.head;
         let chunk =
             Chunk { head, choices, system_fingerprint: FINGERPRINT, usage, prompt_token_ids };
-        let json = serde_json::to_string(&chunk).ok()?;
-        self.lines.send(Ok(Bytes::from(format!("data: {json}\n\n")))).await.ok()
+        self.events.data(&chunk).await
     }
 }

@@ -118,6 +118,8 @@ fn ids(range: std::ops::Range<u32>) -> Value {
 }
 
 const CHAT: &str = "/v1/chat/completions";
+
+mod apis;
 const COMPLETIONS: &str = "/v1/completions";
 
 #[tokio::test]

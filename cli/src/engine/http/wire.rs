@@ -9,6 +9,9 @@ pub(super) struct Request {
     /// Completions only.
     pub(super) prompt: Option<Prompts>,
     pub(super) messages: Option<serde::de::IgnoredAny>,
+    /// Responses only.
+    pub(super) input: Option<serde::de::IgnoredAny>,
+    pub(super) max_output_tokens: Option<u64>,
     pub(super) stream: Option<bool>,
     pub(super) stream_options: Option<StreamOptions>,
     pub(super) max_tokens: Option<u64>,
@@ -16,11 +19,24 @@ pub(super) struct Request {
     pub(super) min_tokens: Option<u64>,
     pub(super) ignore_eos: Option<bool>,
     pub(super) n: Option<u64>,
+    /// The prompt is to be in the answer, which it isn't here; with log probabilities it is computed
+    /// whole for that, which it is.
+    pub(super) echo: Option<bool>,
+    pub(super) logprobs: Option<serde_json::Value>,
+    #[serde(default = "no_top_logprobs")]
+    pub(super) top_logprobs: Option<u64>,
+    pub(super) prompt_logprobs: Option<i64>,
     pub(super) return_token_ids: Option<bool>,
     pub(super) cache_salt: Option<String>,
     /// For prompts that are text.
     pub(super) add_special_tokens: Option<bool>,
     pub(super) vllm_xargs: Option<Extra>,
+}
+
+// vLLM's default; null is something else.
+#[allow(clippy::unnecessary_wraps, reason = "as the field's type")]
+fn no_top_logprobs() -> Option<u64> {
+    Some(0)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -146,14 +162,16 @@ pub(super) struct PromptDetails {
 }
 
 impl Usage {
-    pub(super) fn add(&mut self, prompt: usize, cached: usize, completion: usize) {
+    pub(super) fn add(&mut self, prompt: usize, completion: usize) {
         self.prompt_tokens += prompt;
         self.completion_tokens += completion;
         self.total_tokens += prompt + completion;
-        if cached > 0 {
-            let before = self.prompt_tokens_details.map_or(0, |details| details.cached_tokens);
-            self.prompt_tokens_details = Some(PromptDetails { cached_tokens: before + cached });
-        }
+    }
+
+    /// Says how much was cached. That is one prompt's word, where there were several.
+    pub(super) fn set_cached(&mut self, cached: usize) {
+        let details = PromptDetails { cached_tokens: cached };
+        self.prompt_tokens_details = (cached > 0).then_some(details);
     }
 }
 
@@ -262,4 +280,18 @@ pub(super) struct ErrorInfo {
     pub(super) kind: &'static str,
     pub(super) param: Option<&'static str>,
     pub(super) code: u16,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct AnthropicErrorBody {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) error: AnthropicErrorInfo,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct AnthropicErrorInfo {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) message: String,
 }

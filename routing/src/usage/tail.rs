@@ -1,10 +1,10 @@
-//! What an engine says that it really had cached: the `usage` at the end of an answer.
-//!
-//! Answers are not held back for this: of each piece that passes only the last bytes are kept, and
-//! `usage` is looked for in them when the answer has ended. It stands at the end of a JSON answer,
-//! and in the last chunk before `[DONE]` of a stream.
+//! The end of an answer: of each piece that passes only the last bytes are kept, and `usage` is
+//! looked for in them when the answer has ended.
 
 use std::borrow::Cow;
+
+use super::Usage;
+use super::object::{is, member, object, read};
 
 /// Bytes of the end of an answer that are kept. vLLM's `usage` is about 200 bytes long, with a few
 /// short fields after it.
@@ -13,27 +13,6 @@ pub const TAIL_BYTES: usize = 2_048;
 /// The last bytes of an answer.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Vec<u8>);
-
-/// Token counts by the engine's own word.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// `prompt_tokens`.
-    pub prompt: Option<u32>,
-    /// `prompt_tokens_details.cached_tokens`.
-    pub cached: Reported,
-}
-
-/// What an answer says of cached tokens.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reported {
-    /// The field is not there.
-    #[default]
-    Absent,
-    /// The field is null: none cached, or an engine that doesn't tell.
-    Null,
-    /// So many.
-    Tokens(u32),
-}
 
 impl Tail {
     /// Takes the end of a piece; of a long one only its last [`TAIL_BYTES`] matter.
@@ -67,58 +46,6 @@ impl Tail {
     }
 }
 
-// Quotes inside of JSON strings are escaped, so that a quoted name of a field in someone's text
-// can't be taken for the field.
-fn read(usage: &[u8]) -> Usage {
-    let after = |of: &'static [u8]| {
-        let at = find(usage, of)?;
-        member(usage.get(at + of.len()..)?)
-    };
-    let cached = match after(b"\"prompt_tokens_details\"") {
-        None => Reported::Absent,
-        Some(details) if details.starts_with(b"null") => Reported::Null,
-        Some(details) => {
-            let details = object(details);
-            let name: &[u8] = b"\"cached_tokens\"";
-            let at = find(details, name).and_then(|at| details.get(at + name.len()..));
-            match at.and_then(member) {
-                None => Reported::Absent,
-                Some(value) => number(value).map_or(Reported::Null, Reported::Tokens),
-            }
-        }
-    };
-    Usage { prompt: after(b"\"prompt_tokens\"").and_then(number), cached }
-}
-
-/// From an opening brace to the one that closes it, or to the end.
-fn object(bytes: &[u8]) -> &[u8] {
-    let mut depth = 0_i32;
-    let end = bytes.iter().position(|byte| {
-        depth += i32::from(*byte == b'{') - i32::from(*byte == b'}');
-        depth <= 0
-    });
-    end.and_then(|end| bytes.get(..end)).unwrap_or(bytes)
-}
-
-/// What follows a field's name, colon and white space.
-fn member(rest: &[u8]) -> Option<&[u8]> {
-    Some(rest.trim_ascii_start().strip_prefix(b":")?.trim_ascii_start())
-}
-
-fn number(bytes: &[u8]) -> Option<u32> {
-    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    std::str::from_utf8(bytes.get(..digits)?).ok()?.parse().ok()
-}
-
-// To compare all is a call in wasm.
-fn is(window: &[u8], name: &[u8]) -> bool {
-    window.first() == name.first() && window == name
-}
-
-fn find(bytes: &[u8], name: &[u8]) -> Option<usize> {
-    bytes.windows(name.len()).position(|window| is(window, name))
-}
-
 fn rfind(bytes: &[u8], name: &[u8]) -> Option<usize> {
     bytes.windows(name.len()).rposition(|window| is(window, name))
 }
@@ -127,6 +54,8 @@ fn rfind(bytes: &[u8], name: &[u8]) -> Option<usize> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Reported;
+    use super::super::answers::CHAT as ANSWER;
     use super::*;
 
     fn of(text: &str) -> Option<Usage> {
@@ -134,8 +63,6 @@ mod tests {
         tail.push(text.as_bytes());
         tail.usage()
     }
-
-    const ANSWER: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"the \"usage\":{\"prompt_tokens\":9} of {it"}}],"service_tier":null,"usage":{"prompt_tokens":162,"total_tokens":163,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":160},"completion_tokens_details":null},"prompt_logprobs":null,"kv_transfer_params":null}"#;
 
     #[test]
     fn answers_of_engines_are_read() {
