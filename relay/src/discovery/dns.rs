@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{PATIENCE, Source, replica};
+use super::{PATIENCE, Source, replicas};
 use crate::config::Port;
 use crate::subscriber::jittered;
 
@@ -24,8 +24,8 @@ pub(super) async fn follow(mut source: Source, name: &str, every: Duration) {
     loop {
         match resolve(name).await {
             Ok(addresses) => {
-                let all = addresses.into_iter().filter_map(|ip| replica(&discovery, ip, ports));
-                if source.tell(all.collect()).await.is_err() {
+                let all = addresses.into_iter().filter_map(|ip| replicas(&discovery, ip, ports));
+                if source.tell(all.flatten().collect()).await.is_err() {
                     return;
                 }
             }
@@ -69,6 +69,7 @@ mod tests {
             events_port: Some(Port::Number(5557)),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,
+            ranks: None,
         }
     }
 

@@ -6,6 +6,7 @@ use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::index::Seen;
 use crate::message::ReplicaId;
+use crate::ranks::Problem;
 
 /// A picture for the admin endpoint.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -51,6 +52,12 @@ pub struct TierSummary {
 pub struct ReplicaSummary {
     pub endpoint: String,
     pub rank: Option<u32>,
+    /// The data-parallel rank that its batches carry.
+    pub events_rank: Option<u32>,
+    /// The data-parallel ranks that its engine's API has, as far as its metrics tell.
+    pub engine_ranks: Vec<u32>,
+    /// Why its ranks can't be right.
+    pub rank_problem: Option<&'static str>,
     pub pool: String,
     pub model: String,
     pub slot: u32,
@@ -164,6 +171,9 @@ impl Replica {
         ReplicaSummary {
             endpoint: endpoint.clone(),
             rank: *rank,
+            events_rank: self.known.events_rank,
+            engine_ranks: self.engines.ranks.clone(),
+            rank_problem: self.rank_problem.map(Problem::name),
             pool: pool.clone(),
             model: model.clone(),
             slot: self.slot,

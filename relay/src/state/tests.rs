@@ -19,6 +19,7 @@ fn known(endpoint: &str) -> Known {
     Known {
         endpoint: endpoint.into(),
         rank: None,
+        events_rank: None,
         pool: "pool".into(),
         model: "model".into(),
         draining: false,
