@@ -92,6 +92,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn each_rank_at_an_address_is_a_replica_with_ports_of_its_own() {
+        let (sender, mut found) = mpsc::channel(1);
+        let ranks = Some(crate::config::Ranks { count: 2, first: 4 });
+        let looking = Discovery { ranks, ..looking_for("127.0.0.1") };
+        let task = tokio::spawn(Source::new(0, looking, sender, &Sightings::default()).follow());
+        let (_, replicas) = found.recv().await.unwrap();
+        let told = |replica: &crate::config::Replica| {
+            let events = replica.events.clone().unwrap();
+            let Way::Connect(from) = events.way else { panic!() };
+            (replica.endpoint.port(), replica.rank, events.rank, from, events.replay.unwrap())
+        };
+        let of = |rank: u32, from: &str, replay: &str| {
+            (8000, Some(rank), Some(rank + 4), from.to_owned(), replay.to_owned())
+        };
+        let expected =
+            [of(0, "127.0.0.1:5561", "127.0.0.1:5562"), of(1, "127.0.0.1:5562", "127.0.0.1:5563")];
+        assert_eq!(replicas.iter().map(told).collect::<Vec<_>>(), expected);
+        drop(found);
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_name_that_is_not_there_is_looked_up_again_and_counted() {
         let (sender, mut found) = mpsc::channel(1);
         let sightings = Sightings::default();

@@ -1,5 +1,6 @@
 mod adapters;
 mod policy;
+mod ranks;
 
 use std::collections::BTreeSet;
 
