@@ -17,7 +17,7 @@ replicas:
     pool: demo-eu-west
     model: demo
     draining: true
-    events: { bind: "tcp://*:18102", duplicates: count, rank: 3 }
+    events: { bind: "tcp://*:18102", duplicates: doubt, rank: 3 }
 discovery:
   - dns: engines.svc
     port: 8000
@@ -65,10 +65,10 @@ fn a_good_one_is_understood() {
     let events = first.events.as_ref().unwrap();
     assert_eq!(events.way, Way::Connect("127.0.0.1:18101".into()));
     assert_eq!(events.replay.as_deref(), Some("localhost:18201"));
-    assert_eq!(events.duplicates, Duplicates::Doubt);
+    assert_eq!(events.duplicates, Duplicates::Count);
     let events = second.events.as_ref().unwrap();
     assert_eq!(events.way, Way::Bind("0.0.0.0:18102".into()));
-    assert_eq!(events.duplicates, Duplicates::Count);
+    assert_eq!(events.duplicates, Duplicates::Doubt);
     assert!(second.draining && second.rank == Some(1) && events.rank == Some(3));
     let ranks: Vec<_> = config.discovery.iter().map(|source| source.ranks).collect();
     assert_eq!(ranks, [None, Some(Ranks { count: 2, first: 4 })]);
