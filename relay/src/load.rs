@@ -73,6 +73,15 @@ pub struct Load {
     pub kv_usage: f32,
 }
 
+/// How deep an engine sleeps, by `vllm:engine_sleep_state` (vLLM 0.32.0, `v1/metrics/loggers.py`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// It computes nothing; whether it kept its cache isn't told.
+    Paused,
+    /// Its cache is gone. It says so in its events with its first step after it was woken.
+    Emptied,
+}
+
 /// The data-parallel ranks that an engine's API has, as its metrics name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Engines {
@@ -165,6 +174,7 @@ impl Poller {
         let mut trip = self.polling.round_trips.map(RoundTrip::new);
         let mut pulse = Pulse { up: None, silent: 0, due: ask_at };
         let mut told = Engines::default();
+        let mut told_sleep = None;
         loop {
             let start = Instant::now();
             let looks = pulse.due <= start || !pulse.is_well();
@@ -199,6 +209,15 @@ impl Poller {
                 let engines = engines.clone();
                 let engines = Message::Engines { replica: self.replica, engines };
                 if self.state.send(engines).await.is_err() {
+                    return;
+                }
+            }
+            // One that is down may come back awake, and says so then.
+            let sleep = page.as_ref().map_or(told_sleep, |page| page.sleep);
+            if sleep != told_sleep {
+                told_sleep = sleep;
+                let sleep = Message::Sleep { replica: self.replica, sleep };
+                if self.state.send(sleep).await.is_err() {
                     return;
                 }
             }
@@ -357,6 +376,7 @@ struct Page {
     /// None where none of the known gauges is there.
     load: Option<Load>,
     engines: Engines,
+    sleep: Option<Sleep>,
 }
 
 /// Whose a gauge is.
@@ -374,6 +394,7 @@ enum Owner {
 fn parse(text: &str, rank: Rank) -> Page {
     let mut loads: BTreeMap<Owner, (Load, bool)> = BTreeMap::new();
     let mut ranks = BTreeSet::new();
+    let mut sleep = None;
     let mut complete = true;
     for line in text.lines() {
         let Some((name, labels, value)) = sample(line) else { continue };
@@ -385,6 +406,18 @@ fn parse(text: &str, rank: Rank) -> Page {
                 if value.is_finite() {
                     let (load, _) = loads.entry(owner).or_default();
                     load.kv_usage = load.kv_usage.max(value.clamp(0.0, 1.0) as f32);
+                }
+                continue;
+            }
+            "vllm:engine_sleep_state" => {
+                // The engines of an API sleep together.
+                let is = |state| labels.contains(state);
+                if is("sleep_state=\"awake\"") {
+                    if value == 0.0 {
+                        sleep = sleep.or(Some(Sleep::Paused));
+                    }
+                } else if value == 1.0 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
+                    sleep = Some(Sleep::Emptied);
                 }
                 continue;
             }
@@ -415,7 +448,7 @@ fn parse(text: &str, rank: Rank) -> Page {
             sum.1 |= found;
         }
     }
-    Page { load: sum.1.then_some(sum.0), engines }
+    Page { load: sum.1.then_some(sum.0), engines, sleep }
 }
 
 /// Name, labels and value of one line.
@@ -471,6 +504,25 @@ mod tests {
         assert_eq!(load(&second, Some(7)), None);
         let page = parse(&second, Rank::default());
         assert_eq!(page.engines, Engines { ranks: vec![2, 3], complete: true });
+    }
+
+    #[test]
+    fn reads_how_deep_vllm_sleeps() {
+        let page = |awake: u8, offloaded: u8, discarded: u8| {
+            let line = |state: &str, value: u8| {
+                let labels = format!("engine=\"0\",model_name=\"m\",sleep_state=\"{state}\"");
+                format!("vllm:engine_sleep_state{{{labels}}} {value}.0\n")
+            };
+            let states = [("awake", awake), ("weights_offloaded", offloaded)];
+            let states = states.into_iter().chain([("discard_all", discarded)]);
+            let text: String = states.map(|(state, value)| line(state, value)).collect();
+            parse(&text, Rank::default()).sleep
+        };
+        assert_eq!(page(1, 0, 0), None);
+        assert_eq!(page(0, 0, 0), Some(Sleep::Paused));
+        assert_eq!(page(0, 1, 0), Some(Sleep::Emptied));
+        assert_eq!(page(0, 0, 1), Some(Sleep::Emptied));
+        assert_eq!(parse("", Rank::default()).sleep, None);
     }
 
     #[test]

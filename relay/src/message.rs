@@ -5,7 +5,7 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::adapters::Adapters;
 use crate::events::Batch;
-use crate::load::{Engines, Report};
+use crate::load::{Engines, Report, Sleep};
 use crate::policy_pools::PolicyPools;
 use crate::state::{Holder, Known, Subscription, Summary};
 
@@ -28,6 +28,8 @@ pub enum Message {
     Report { replica: ReplicaId, report: Report },
     /// The data-parallel ranks that its engine's API has.
     Engines { replica: ReplicaId, engines: Engines },
+    /// Its engine sleeps, or is awake.
+    Sleep { replica: ReplicaId, sleep: Option<Sleep> },
     /// Many batches were of another rank, and none of its own.
     OtherRank { replica: ReplicaId, rank: u32 },
     /// Its engine serves the model that it is said to, and which adapters it has loaded, where its

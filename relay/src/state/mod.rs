@@ -24,7 +24,7 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::events::{Batch, Event, Medium};
 use crate::index::{Changes, Slots};
-use crate::load::Report;
+use crate::load::{Report, Sleep};
 use crate::message::{Doubt, Message, ReplicaId};
 use crate::ranks::Heard;
 pub use gateways::PoolMismatch;
@@ -142,6 +142,7 @@ impl State {
             Message::Settled { replica } => self.update(replica, |r| r.settled = true),
             Message::Report { replica, report } => self.report(replica, &report),
             Message::Engines { replica, engines } => self.ranks(replica, |r| r.engines = engines),
+            Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
             Message::OtherRank { replica, rank } => {
                 self.ranks(replica, |r| r.ranks.skipped(rank));
             }
@@ -191,6 +192,20 @@ impl State {
             self.replicas_changed = true;
             self.soon();
         }
+    }
+
+    /// An engine that sleeps would keep requests waiting until somebody wakes it.
+    fn sleep(&mut self, id: usize, sleep: Option<Sleep>) {
+        let Some(replica) = self.replicas.get(&id) else { return };
+        let (engine, rank) = (&replica.known.endpoint, replica.known.rank);
+        info!(engine, rank, asleep = sleep.is_some(), "the engine sleeps, or is awake");
+        if sleep == Some(Sleep::Emptied) {
+            self.new_life(id, "engine_asleep");
+            if let Some(replica) = self.replicas.get_mut(&id) {
+                replica.known.view.clear();
+            }
+        }
+        self.update(id, |replica| replica.sleep = sleep);
     }
 
     /// Learns something of a replica's data-parallel rank.

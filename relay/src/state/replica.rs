@@ -11,7 +11,7 @@ use warmpath_proto::v1::{self, replica::State as ReplicaState};
 use crate::adapters::Adapters;
 use crate::counters::Counters;
 use crate::index::View;
-use crate::load::{Engines, Load, Report};
+use crate::load::{Engines, Load, Report, Sleep};
 use crate::ranks::{Heard, Problem, Rank};
 
 /// Change of KV usage that is worth a message.
@@ -76,6 +76,8 @@ pub(super) struct Replica {
     pub(super) sequence: Option<u64>,
     pub(super) clears: BTreeMap<&'static str, u64>,
     pub(super) block_tokens: u32,
+    /// Its engine sleeps.
+    pub(super) sleep: Option<Sleep>,
     /// The data-parallel ranks of its engine's API.
     pub(super) engines: Engines,
     /// Those of its batches.
@@ -102,6 +104,7 @@ impl Replica {
             sequence: None,
             clears: BTreeMap::new(),
             block_tokens: 0,
+            sleep: None,
             engines: Engines::default(),
             ranks: Heard::default(),
             rank_problem: None,
@@ -112,7 +115,7 @@ impl Replica {
     pub(super) fn state(&self) -> ReplicaState {
         if self.up != Some(true) || self.wrong.is_some() {
             ReplicaState::Down
-        } else if self.known.draining || self.drained {
+        } else if self.known.draining || self.drained || self.sleep.is_some() {
             ReplicaState::Draining
         } else if self.known.has_events && (!self.heard || self.mute) {
             ReplicaState::Suspect

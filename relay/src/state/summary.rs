@@ -65,6 +65,7 @@ pub struct ReplicaSummary {
     pub hears_events: bool,
     pub silent_under_load: bool,
     pub drained_by_hand: bool,
+    pub asleep: bool,
     pub wrong_model: Option<String>,
     /// The LoRA adapters that are loaded there, where that is known.
     pub adapters: Option<Vec<String>>,
@@ -181,6 +182,7 @@ impl Replica {
             hears_events: self.heard,
             silent_under_load: self.mute,
             drained_by_hand: self.drained,
+            asleep: self.sleep.is_some(),
             wrong_model: self.wrong.clone(),
             adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,
