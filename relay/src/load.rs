@@ -82,6 +82,16 @@ pub enum Sleep {
     Emptied,
 }
 
+impl Sleep {
+    /// For status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Emptied => "emptied",
+        }
+    }
+}
+
 /// The data-parallel ranks that an engine's API has, as its metrics name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Engines {
@@ -413,10 +423,10 @@ fn parse(text: &str, rank: Rank) -> Page {
                 // The engines of an API sleep together.
                 let is = |state| labels.contains(state);
                 if is("sleep_state=\"awake\"") {
-                    if value == 0.0 {
+                    if value < 0.5 {
                         sleep = sleep.or(Some(Sleep::Paused));
                     }
-                } else if value == 1.0 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
+                } else if value > 0.5 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
                     sleep = Some(Sleep::Emptied);
                 }
                 continue;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::index::Seen;
+use crate::load::Sleep;
 use crate::message::ReplicaId;
 use crate::ranks::Problem;
 
@@ -65,7 +66,8 @@ pub struct ReplicaSummary {
     pub hears_events: bool,
     pub silent_under_load: bool,
     pub drained_by_hand: bool,
-    pub asleep: bool,
+    /// How deep it sleeps; nothing of one that is awake.
+    pub asleep: Option<&'static str>,
     pub wrong_model: Option<String>,
     /// The LoRA adapters that are loaded there, where that is known.
     pub adapters: Option<Vec<String>>,
@@ -182,7 +184,7 @@ impl Replica {
             hears_events: self.heard,
             silent_under_load: self.mute,
             drained_by_hand: self.drained,
-            asleep: self.sleep.is_some(),
+            asleep: self.sleep.map(Sleep::name),
             wrong_model: self.wrong.clone(),
             adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,

@@ -173,7 +173,7 @@ async fn an_engine_that_sleeps_takes_nothing_new_and_is_claimed_to_hold_nothing(
     state.take(Message::Sleep { replica: 0, sleep: Some(Sleep::Emptied) });
     assert!(held(&mut state).await.is_empty());
     assert_ne!(state.replicas[&0].slot, slot);
-    assert!(state.summary().replicas[0].asleep);
+    assert_eq!(state.summary().replicas[0].asleep, Some("emptied"));
     state.take(Message::Sleep { replica: 0, sleep: None });
     assert_eq!(state.replicas[&0].state(), ReplicaState::Ready);
 }
