@@ -131,6 +131,18 @@ struct Replica {
     rtt_ms: Option<f64>,
     #[serde(default)]
     gaps: u64,
+    rank_problem: Option<String>,
+    #[serde(default)]
+    engine_ranks: Vec<u32>,
+}
+
+impl Replica {
+    fn name(&self) -> String {
+        match self.rank {
+            Some(rank) => format!("{} rank {rank}", self.endpoint),
+            None => self.endpoint.clone(),
+        }
+    }
 }
 
 impl Relay {
@@ -149,10 +161,7 @@ impl Relay {
         for replica in &self.replicas {
             let number = |value: Option<u64>| value.map_or_else(|| "-".into(), |n| n.to_string());
             rows.push([
-                match replica.rank {
-                    Some(rank) => format!("{} rank {rank}", replica.endpoint),
-                    None => replica.endpoint.clone(),
-                },
+                replica.name(),
                 replica.pool.clone(),
                 replica.state.to_lowercase(),
                 if replica.hears_events { "heard" } else { "silent" }.into(),
@@ -171,6 +180,22 @@ impl Relay {
         }
         for mismatch in &self.pool_mismatches {
             let _ = writeln!(text, "  {}", mismatch.text());
+        }
+        for replica in &self.replicas {
+            let Some(problem) = &replica.rank_problem else { continue };
+            let what = match problem.as_str() {
+                "unranked" => "it is listed without a `rank`".to_owned(),
+                "out_of_range" => "it answers 400 to the `rank` that is listed".to_owned(),
+                "other_events" => "the events of another rank are heard".to_owned(),
+                // A newer relay's.
+                other => other.to_owned(),
+            };
+            let _ = writeln!(
+                text,
+                "  {}: the engine has data-parallel ranks {:?}, and {what}.",
+                replica.name(),
+                replica.engine_ranks
+            );
         }
         for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
             let _ = writeln!(
@@ -314,7 +339,8 @@ mod tests {
                 {"endpoint": "10.0.0.1:8000", "rank": null, "pool": "p", "state": "READY",
                  "hears_events": true, "held_engine_blocks": 12, "kv_usage": 0.25,
                  "requests_waiting": 1, "requests_running": 2},
-                {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY"}
+                {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY",
+                 "rank_problem": "other_events", "engine_ranks": [2, 3]}
             ]
         }))
         .unwrap();
@@ -322,6 +348,9 @@ mod tests {
         assert!(text.contains("  10.0.0.1:8000         p     ready  heard   12"), "{text}");
         assert!(text.contains("25 %"), "{text}");
         assert!(text.contains("No Envoy follows this relay"), "{text}");
+        let ranks =
+            "  10.0.0.2:8000 rank 1: the engine has data-parallel ranks [2, 3], and the events";
+        assert!(text.contains(ranks), "{text}");
         assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
     }
 

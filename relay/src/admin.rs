@@ -211,6 +211,8 @@ fn render(summary: &Summary) -> String {
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
         gauge "wrong_model" "Whether the engine serves another model than it is said to." |r| f64::from(u8::from(r.wrong_model.is_some()));
+        gauge "asleep" "Whether the engine sleeps." |r| f64::from(u8::from(r.asleep.is_some()));
+        gauge "rank_problem" "Whether the engine's data-parallel ranks are others than configured." |r| f64::from(u8::from(r.rank_problem.is_some()));
         gauge "adapters_known" "Whether it is known which LoRA adapters the engine has loaded." |r| f64::from(u8::from(r.adapters.is_some()));
         gauge "adapters" "LoRA adapters that the engine is known to have loaded." |r| r.adapters.as_ref().map_or(0, Vec::len) as f64;
         gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;

@@ -18,6 +18,7 @@ use crate::index::{Limits, ModelScope, View};
 use crate::listing::{Asking, Listings};
 use crate::load::{Alarms, Poller, Polling};
 use crate::message::{Message, ReplicaId, Sender};
+use crate::ranks::Rank;
 use crate::rounds::Rounds;
 use crate::run::{RelayError, bind};
 use crate::state::Known;
@@ -69,6 +70,7 @@ impl Spec {
         Known {
             endpoint: self.endpoint.to_string(),
             rank: self.rank,
+            events_rank: self.ranks().events,
             pool: self.pool.clone(),
             model: self.model.clone(),
             draining: self.draining,
@@ -80,6 +82,12 @@ impl Spec {
             view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
             counters: Arc::clone(counters),
         }
+    }
+
+    /// The ranks that requests and batches name.
+    fn ranks(&self) -> Rank {
+        let events = self.events.as_ref().and_then(|events| events.rank);
+        Rank { header: self.rank, events: events.or(self.rank) }
     }
 
     /// Its name in logs.
@@ -174,7 +182,7 @@ impl Fleet {
                 name: spec.name(),
                 way: events.way.clone(),
                 replay: events.replay.clone(),
-                rank: spec.rank,
+                rank: spec.ranks().events,
             };
             let subscriber = Subscriber::new(
                 source,
@@ -194,7 +202,7 @@ impl Fleet {
         let poller = Poller {
             replica,
             endpoint: spec.endpoint.to_string(),
-            rank: spec.rank,
+            rank: spec.ranks(),
             polling: spec.polling,
             rounds: match spec.rank {
                 Some(rank) => Rounds::of_rank(self.start, &spec.endpoint, rank),

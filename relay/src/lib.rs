@@ -14,6 +14,7 @@ pub mod listing;
 pub mod load;
 pub mod message;
 pub mod policy_pools;
+pub mod ranks;
 mod replay;
 mod round_trip;
 pub mod rounds;

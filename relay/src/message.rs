@@ -5,7 +5,7 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::adapters::Adapters;
 use crate::events::Batch;
-use crate::load::Report;
+use crate::load::{Engines, Report, Sleep};
 use crate::policy_pools::PolicyPools;
 use crate::state::{Holder, Known, Subscription, Summary};
 
@@ -26,6 +26,12 @@ pub enum Message {
     Settled { replica: ReplicaId },
     /// What polling its API gave.
     Report { replica: ReplicaId, report: Report },
+    /// The data-parallel ranks that its engine's API has.
+    Engines { replica: ReplicaId, engines: Engines },
+    /// Its engine sleeps, or is awake.
+    Sleep { replica: ReplicaId, sleep: Option<Sleep> },
+    /// Many batches were of another rank, and none of its own.
+    OtherRank { replica: ReplicaId, rank: u32 },
     /// Its engine serves the model that it is said to, and which adapters it has loaded, where its
     /// answer tells them all; or another model, and which.
     Serves { replica: ReplicaId, wrong: Option<String>, adapters: Option<Adapters> },

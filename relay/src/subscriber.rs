@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::events::{self, Batch, Event};
 use crate::load::Alarms;
 use crate::message::{Doubt, Message, ReplicaId, Sender};
+use crate::ranks::OTHERS;
 use crate::replay::{Replayed, replay};
 use crate::zmtp::{Connection, Role, ZmtpError};
 
@@ -66,6 +67,8 @@ pub struct Subscriber {
     settled: bool,
     /// Why events were passed over, as far as it was told.
     named: BTreeSet<&'static str>,
+    /// Batches of other ranks since the last of the own.
+    others: u32,
 }
 
 /// The state's task is gone: the relay ends.
@@ -79,7 +82,16 @@ impl Subscriber {
         counters: Arc<Counters>,
         alarms: Arc<Alarms>,
     ) -> Self {
-        Self { source, state, counters, alarms, next: None, settled: false, named: BTreeSet::new() }
+        Self {
+            source,
+            state,
+            counters,
+            alarms,
+            next: None,
+            settled: false,
+            named: BTreeSet::new(),
+            others: 0,
+        }
     }
 
     /// Runs until the state's task is gone. `listener` is the bound socket where the way is
@@ -354,8 +366,14 @@ impl Subscriber {
                     "batches of another data-parallel rank are skipped; the first is told"
                 );
             }
+            self.others = self.others.saturating_add(1);
+            if self.others == OTHERS {
+                let replica = self.source.replica;
+                self.tell(Message::OtherRank { replica, rank: theirs }).await?;
+            }
             return Ok(());
         }
+        self.others = 0;
         self.name_unusable(sequence, &batch);
         self.tell_batch(sequence, batch).await
     }

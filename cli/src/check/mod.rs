@@ -21,6 +21,7 @@ mod models;
 mod node;
 mod operator;
 mod plugin;
+mod ranks;
 mod residency;
 mod retries;
 mod routes;
@@ -255,6 +256,7 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
         }
         dynamic(&envoy, routed, &mut findings);
     }
+    ranks::check(&input.relays, &mut findings);
     acknowledged.apply(&mut findings);
     Report { findings: findings.sorted(), proofs }
 }

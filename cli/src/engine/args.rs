@@ -46,12 +46,24 @@ pub(crate) struct Options {
     /// Requests that run at once; the others wait
     #[arg(long, value_name = "REQUESTS", default_value_t = 256)]
     pub(super) max_num_seqs: usize,
-    /// Data-parallel ranks in this process, each with a cache and event ports of its own
+    /// Data-parallel ranks in all, each with a cache and event ports of its own
     #[arg(long, value_name = "RANKS", default_value_t = 1)]
     pub(super) data_parallel_size: u32,
-    /// Number of the first of them
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
-    pub(super) data_parallel_rank: u32,
+    /// Ranks in this process, where others are elsewhere [default: all]
+    #[arg(long, value_name = "RANKS")]
+    pub(super) data_parallel_size_local: Option<u32>,
+    /// The first of them; with --data-parallel-size-local it means --data-parallel-hybrid-lb
+    #[arg(long, value_name = "RANK")]
+    pub(super) data_parallel_start_rank: Option<u32>,
+    /// This API has the ranks of this process only, and its header counts them from 0
+    #[arg(long)]
+    pub(super) data_parallel_hybrid_lb: bool,
+    /// This API has one rank only, --data-parallel-rank, which its header calls 0
+    #[arg(long)]
+    pub(super) data_parallel_external_lb: bool,
+    /// The rank of this process; means --data-parallel-external-lb
+    #[arg(long, value_name = "RANK")]
+    pub(super) data_parallel_rank: Option<u32>,
 
     /// Where to publish KV events: tcp://*:PORT binds (on --host), tcp://HOST:PORT connects; the
     /// rank is added to the port; empty for none
@@ -111,10 +123,7 @@ impl Options {
         ensure!(BLOCK_SIZE.contains(&self.block_size), "--block-size must be in {BLOCK_SIZE:?}");
         let blocks = self.num_gpu_blocks_override;
         ensure!(BLOCKS.contains(&blocks), "--num-gpu-blocks-override must be in {BLOCKS:?}");
-        ensure!(
-            RANKS.contains(&self.data_parallel_size),
-            "--data-parallel-size must be in {RANKS:?}"
-        );
+        self.ranks()?;
         ensure!(self.max_num_seqs > 0, "--max-num-seqs must be at least 1");
         ensure!(self.output_tokens > 0, "--output-tokens must be at least 1");
         for (name, value) in [
@@ -133,6 +142,50 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    /// The ranks behind this API, by their numbers among all, as vLLM 0.32.0 tells them
+    /// (`engine/arg_utils.py`, `create_engine_config`). Its models without experts refuse the
+    /// external mode; this one takes it.
+    pub(super) fn ranks(&self) -> anyhow::Result<std::ops::Range<u32>> {
+        let all = self.data_parallel_size;
+        ensure!(RANKS.contains(&all), "--data-parallel-size must be in {RANKS:?}");
+        ensure!(
+            !(self.data_parallel_hybrid_lb && self.data_parallel_external_lb),
+            "--data-parallel-hybrid-lb and --data-parallel-external-lb exclude each other"
+        );
+        let local = self.data_parallel_size_local;
+        let (first, count) = if self.data_parallel_external_lb || self.data_parallel_rank.is_some()
+        {
+            ensure!(
+                local.is_none_or(|n| n == 1),
+                "an external rank is the only one: --data-parallel-size-local must be 1"
+            );
+            let rank = self.data_parallel_rank;
+            (rank.context("--data-parallel-external-lb needs --data-parallel-rank")?, 1)
+        } else if let Some(local) = local {
+            let start = self.data_parallel_start_rank;
+            ensure!(
+                local == all || self.data_parallel_hybrid_lb || start.is_some(),
+                "ranks of other processes aren't simulated: --data-parallel-size-local below \
+                 --data-parallel-size needs --data-parallel-hybrid-lb"
+            );
+            (start.unwrap_or(0), local)
+        } else {
+            ensure!(
+                !self.data_parallel_hybrid_lb && self.data_parallel_start_rank.is_none(),
+                "--data-parallel-hybrid-lb and --data-parallel-start-rank need \
+                 --data-parallel-size-local"
+            );
+            (0, all)
+        };
+        let end = first.saturating_add(count);
+        ensure!(
+            count > 0 && end <= all,
+            "data-parallel ranks {first} to {} are not below --data-parallel-size {all}",
+            end.saturating_sub(1)
+        );
+        Ok(first..end)
     }
 
     pub(super) fn model_len(&self) -> usize {

@@ -2,8 +2,8 @@
 //!
 //! Blocks that a request uses can't go; the others wait in the order in which they were freed, the
 //! last block of a prompt before the first, and stay usable until their place is needed. A hash
-//! may be held by several physical copies: two requests that prefill one prompt side by side make
-//! two.
+//! may be held by several physical copies: a block is named when it is scheduled, also where its name
+//! is there already, as the last one of a prompt that ends with it, or one that is generated twice.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -153,8 +153,17 @@ impl Cache {
     /// the rest gets blocks, which may push out others. Gives the prompt back when there is no
     /// room now.
     ///
-    /// At least the last prompt token is computed anew, so the block that it ends is never a hit.
-    pub(crate) fn admit(&mut self, prompt: Prompt, generated: usize) -> Result<Sequence, Prompt> {
+    /// At least the last prompt token is computed anew, so the block that it ends is never a hit. As
+    /// in vLLM 0.32.0 (`v1/core/kv_cache_manager.py`, `allocate_slots`) the new full blocks get their
+    /// names now and not when they are computed, which is before those of any later prompt. With
+    /// `report`, the blocks that were hits are told once more, before there is room for the others
+    /// and so each time that it is tried (`get_computed_blocks`, `kv_cache_report_mode: full`).
+    pub(crate) fn admit(
+        &mut self,
+        prompt: Prompt,
+        generated: usize,
+        report: bool,
+    ) -> Result<Sequence, Prompt> {
         let reusable =
             if prompt.anew { 0 } else { prompt.asked.saturating_sub(1) / self.block_size };
         let mut blocks: Vec<usize> = Vec::with_capacity(prompt.asked.div_ceil(self.block_size));
@@ -163,6 +172,9 @@ impl Cache {
             blocks.push(copy);
         }
         let hit_blocks = blocks.len();
+        if report && hit_blocks > 0 {
+            self.events.push(prompt.stored(0, hit_blocks));
+        }
         let prompt_blocks = prompt.asked.div_ceil(self.block_size);
         // The last generated token is never computed, so it needs no place.
         let all_blocks = (prompt.asked + generated.saturating_sub(1)).div_ceil(self.block_size);
@@ -179,14 +191,9 @@ impl Cache {
             blocks.extend(self.take_free());
         }
         self.reserved += reserved;
-        Ok(Sequence { prompt, blocks, hit_blocks, named: hit_blocks, reserved })
-    }
-
-    /// The prompt is computed: its new full blocks get their names. With `repeat`, the event
-    /// names the blocks that were hits too (vLLM's `kv_cache_report_mode: full`).
-    pub(crate) fn prefilled(&mut self, sequence: &mut Sequence, repeat: bool) {
-        let from = if repeat { 0 } else { sequence.named };
-        self.name_full_blocks(sequence, from);
+        let mut sequence = Sequence { prompt, blocks, hit_blocks, named: hit_blocks, reserved };
+        self.name_full_blocks(&mut sequence);
+        Ok(sequence)
     }
 
     /// A generated token is computed, and follows the sequence.
@@ -199,7 +206,7 @@ impl Cache {
         }
         sequence.prompt.tokens.push(token);
         sequence.prompt.hash_full_blocks();
-        self.name_full_blocks(sequence, sequence.named);
+        self.name_full_blocks(sequence);
     }
 
     /// The request is over: its blocks stay until their place is needed, the last goes first.
@@ -246,18 +253,18 @@ impl Cache {
         self.reserved
     }
 
-    fn name_full_blocks(&mut self, sequence: &mut Sequence, report_from: usize) {
+    fn name_full_blocks(&mut self, sequence: &mut Sequence) {
         let full = sequence.prompt.hashes.len();
-        let new = sequence.named..full;
-        for (hash, &index) in sequence.prompt.hashes.iter().zip(&sequence.blocks).skip(new.start) {
+        let from = sequence.named;
+        for (hash, &index) in sequence.prompt.hashes.iter().zip(&sequence.blocks).skip(from) {
             if let Some(block) = self.blocks.get_mut(index) {
                 block.hash = Some(*hash);
                 self.held.entry(*hash).or_default().push(index);
             }
         }
         sequence.named = full;
-        if report_from < full {
-            self.events.push(sequence.prompt.stored(report_from, full));
+        if from < full {
+            self.events.push(sequence.prompt.stored(from, full));
         }
     }
 

@@ -13,8 +13,7 @@ fn prompt(tokens: impl IntoIterator<Item = u32>, block: usize) -> Prompt {
 }
 
 fn serve(cache: &mut Cache, prompt: Prompt) -> usize {
-    let mut sequence = cache.admit(prompt, 1).unwrap();
-    cache.prefilled(&mut sequence, false);
+    let mut sequence = cache.admit(prompt, 1, false).unwrap();
     let hit = sequence.hit_tokens();
     cache.release(&mut sequence);
     hit
@@ -72,38 +71,51 @@ fn the_last_block_goes_first_and_before_the_store() {
 }
 
 #[test]
-fn two_prefills_side_by_side_make_two_copies() {
+fn a_prompt_that_comes_while_another_computes_it_hits_what_was_scheduled() {
     let mut cache = Cache::new(4, 10);
-    let mut a = cache.admit(prompt(0..8, 4), 1).unwrap();
-    let mut b = cache.admit(prompt(0..8, 4), 1).unwrap();
-    assert_eq!((a.hit_tokens(), b.hit_tokens()), (0, 0), "stored only when prefilled");
-    cache.prefilled(&mut a, false);
-    cache.prefilled(&mut b, false);
-    let (stored, _) = hashes(&cache.take_events());
-    assert_eq!(stored[..2], stored[2..]);
+    let mut a = cache.admit(prompt(0..9, 4), 1, false).unwrap();
+    let mut b = cache.admit(prompt(0..9, 4), 1, false).unwrap();
+    assert_eq!((a.hit_tokens(), b.hit_tokens()), (0, 8));
+    assert_eq!(hashes(&cache.take_events()).0.len(), 2);
     cache.release(&mut a);
     cache.release(&mut b);
-    assert_eq!(cache.held().values().copied().collect::<Vec<_>>(), [2, 2]);
+    assert!(cache.held().values().all(|copies| *copies == 1));
+}
+
+#[test]
+fn what_is_computed_twice_is_there_twice_and_goes_copy_by_copy() {
+    // The last token is always computed, and with it the block that it ends.
+    let mut cache = Cache::new(4, 4);
+    serve(&mut cache, prompt(0..8, 4));
+    serve(&mut cache, prompt(0..8, 4));
+    let (stored, _) = hashes(&cache.take_events());
+    assert_eq!(stored[1..], [stored[1], stored[1]]);
+    assert_eq!(cache.held()[&stored[1]], 2);
+    serve(&mut cache, prompt(50..58, 4));
+    assert_eq!(hashes(&cache.take_events()).1, [stored[1]], "one copy");
+    assert_eq!(cache.held()[&stored[1]], 1);
 }
 
 #[test]
 fn blocks_in_use_stay_and_what_does_not_fit_waits() {
     let mut cache = Cache::new(4, 4);
-    let mut a = cache.admit(prompt(0..8, 4), 5).unwrap();
+    let mut a = cache.admit(prompt(0..8, 4), 5, false).unwrap();
     assert_eq!(cache.used(), 2);
-    assert!(cache.admit(prompt(50..58, 4), 1).is_err(), "a third block is reserved for a's answer");
-    let mut b = cache.admit(prompt(50..54, 4), 1).unwrap();
+    assert!(
+        cache.admit(prompt(50..58, 4), 1, false).is_err(),
+        "a third block is reserved for a's answer"
+    );
+    let mut b = cache.admit(prompt(50..54, 4), 1, false).unwrap();
     cache.release(&mut a);
     cache.release(&mut b);
     assert_eq!(cache.used(), 0);
-    assert!(cache.admit(prompt(50..58, 4), 1).is_ok());
+    assert!(cache.admit(prompt(50..58, 4), 1, false).is_ok());
 }
 
 #[test]
 fn generated_tokens_are_stored_block_by_block() {
     let mut cache = Cache::new(4, 10);
-    let mut a = cache.admit(prompt(0..6, 4), 8).unwrap();
-    cache.prefilled(&mut a, false);
+    let mut a = cache.admit(prompt(0..6, 4), 8, false).unwrap();
     assert_eq!(hashes(&cache.take_events()).0.len(), 1);
     for token in 6..13 {
         cache.append(&mut a, token);
@@ -138,14 +150,19 @@ fn adapter_and_salt_part_prompts_and_are_told() {
 }
 
 #[test]
-fn a_full_report_names_hits_too() {
+fn a_full_report_tells_hits_once_more_and_apart_from_what_is_new() {
     let mut cache = Cache::new(4, 100);
     serve(&mut cache, prompt(0..9, 4));
     let first = cache.take_events();
-    let mut again = cache.admit(prompt(0..9, 4), 1).unwrap();
-    cache.prefilled(&mut again, true);
+    let mut again = cache.admit(prompt(0..9, 4), 1, true).unwrap();
     assert_eq!(cache.take_events(), first);
+    let mut longer = cache.admit(prompt(0..17, 4), 1, true).unwrap();
+    let events = cache.take_events();
+    assert_eq!(events[..1], first);
+    let [_, Event::Stored { parent, hashes: new, .. }] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((parent.as_ref(), new.len()), (hashes(&first).0.last(), 2));
     cache.release(&mut again);
+    cache.release(&mut longer);
     assert!(cache.held().values().all(|copies| *copies == 1), "a report is no copy");
 }
 
@@ -153,7 +170,7 @@ fn a_full_report_names_hits_too() {
 fn a_reset_forgets_unless_blocks_are_in_use() {
     let mut cache = Cache::new(4, 100);
     serve(&mut cache, prompt(0..9, 4));
-    let mut running = cache.admit(prompt(0..9, 4), 1).unwrap();
+    let mut running = cache.admit(prompt(0..9, 4), 1, false).unwrap();
     assert!(!cache.reset());
     cache.release(&mut running);
     assert!(cache.reset());
@@ -200,7 +217,6 @@ impl Follower {
 enum Step {
     /// Which of a few prompts, how long, how many tokens it may generate.
     Admit(u32, usize, usize),
-    Prefill(usize),
     Append(usize, u32),
     Release(usize),
     Reset,
@@ -209,7 +225,6 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0..3u32, 1..40usize, 1..12usize).prop_map(|(p, l, g)| Step::Admit(p, l, g)),
-        4 => any::<usize>().prop_map(Step::Prefill),
         6 => (any::<usize>(), 0..3u32).prop_map(|(i, t)| Step::Append(i, t)),
         4 => any::<usize>().prop_map(Step::Release),
         1 => Just(Step::Reset),
@@ -220,7 +235,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A running request and what it may still generate.
 struct Live {
     sequence: Sequence,
-    prefilled: bool,
     left: usize,
 }
 
@@ -241,25 +255,18 @@ proptest! {
                     let tokens = family(which, len);
                     let held = cache.held();
                     let asked = prompt(tokens, block);
-                    if let Ok(sequence) = cache.admit(asked.clone(), generated) {
+                    if let Ok(sequence) = cache.admit(asked.clone(), generated, false) {
                         // The hit is the longest closed prefix that is held, short of the last token.
                         let most = (len - 1) / block;
                         let chain = asked.hashes().iter().take(most);
                         let longest = chain.take_while(|hash| held.contains_key(hash)).count();
                         prop_assert_eq!(sequence.hit_tokens(), longest * block);
-                        live.push(Live { sequence, prefilled: false, left: generated - 1 });
-                    }
-                }
-                Step::Prefill(at) if !live.is_empty() => {
-                    let at = at % live.len();
-                    if !live[at].prefilled {
-                        cache.prefilled(&mut live[at].sequence, false);
-                        live[at].prefilled = true;
+                        live.push(Live { sequence, left: generated - 1 });
                     }
                 }
                 Step::Append(at, token) if !live.is_empty() => {
                     let at = at % live.len();
-                    if live[at].prefilled && live[at].left > 0 {
+                    if live[at].left > 0 {
                         cache.append(&mut live[at].sequence, token);
                         live[at].left -= 1;
                     }

@@ -39,8 +39,7 @@ fn a_real_engines_events_are_brought_by_its_requests() {
         let (prompt, answered) = (ids(prompt), ids(&choice["token_ids"]));
         let salt = request["req"]["cache_salt"].as_str().map(Into::into);
         let prompt = Prompt::new(prompt, Keys { lora: None, salt }, 32);
-        let mut sequence = cache.admit(prompt, answered.len()).unwrap();
-        cache.prefilled(&mut sequence, false);
+        let mut sequence = cache.admit(prompt, answered.len(), false).unwrap();
         let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
         assert_eq!(sequence.hit_tokens() as u64, cached.unwrap_or(0), "{}", request["label"]);
         for &token in answered.split_last().unwrap().1 {

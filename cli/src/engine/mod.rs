@@ -118,7 +118,7 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
     let encoding = Encoding { form: args.kv_events_format, hashes: args.kv_events_hashes };
     let mut ranks = Vec::new();
     let mut sources = serde_json::Map::new();
-    for number in (0..args.data_parallel_size).map(|n| n + args.data_parallel_rank) {
+    for number in args.ranks()? {
         let publisher = match publisher_config(args, number)? {
             Some(config) => {
                 let publisher = Publisher::start(config).await?;

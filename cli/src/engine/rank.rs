@@ -106,11 +106,11 @@ impl Rank {
         self: &Arc<Self>,
         prompt: Prompt,
         generated: usize,
-        repeat: bool,
+        report: bool,
     ) -> Running {
         let arrived = Instant::now();
         let waiting = Gauge::new(self, |rank| &rank.waiting);
-        let (seat, sequence) = self.admit(prompt, generated).await;
+        let (seat, sequence) = self.admit(prompt, generated, report).await;
         drop(waiting);
         let mut running = Running {
             gauge: Gauge::new(self, |rank| &rank.running),
@@ -128,7 +128,7 @@ impl Rank {
         sleep_until(done).await;
         running.first_token = done;
         self.counters.first_token(arrived.elapsed());
-        self.change(|cache| cache.prefilled(&mut running.sequence, repeat));
+        self.publish(&mut lock(&self.state));
         running
     }
 
@@ -136,13 +136,14 @@ impl Rank {
         self: &Arc<Self>,
         mut prompt: Prompt,
         generated: usize,
+        report: bool,
     ) -> (Option<OwnedSemaphorePermit>, Sequence) {
         let _turn = self.turn.lock().await;
         // The semaphore is never closed, so there is always a seat in the end.
         let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
         loop {
             let freed = self.freed.notified();
-            let admitted = lock(&self.state).cache.admit(prompt, generated);
+            let admitted = lock(&self.state).cache.admit(prompt, generated, report);
             match admitted {
                 Ok(sequence) => return (seat, sequence),
                 Err(refused) => prompt = refused,
@@ -151,10 +152,9 @@ impl Rank {
         }
     }
 
-    /// Changes the cache and publishes what came of it as one batch, in the order of the changes.
-    fn change(&self, change: impl FnOnce(&mut Cache)) {
-        let mut state = lock(&self.state);
-        change(&mut state.cache);
+    /// Publishes what happened to the cache as one batch, in the order of the changes: as in vLLM
+    /// when a step has been computed, which tells of what was scheduled meanwhile, too.
+    fn publish(&self, state: &mut State) {
         let events = state.cache.take_events();
         let Some(publisher) = self.publisher.as_ref().filter(|_| !events.is_empty()) else {
             return;
@@ -196,7 +196,9 @@ impl Running {
         let rank = &self.gauge.rank;
         if let Some(token) = previous {
             sleep_until(rank.timing.token(self.first_token, index)).await;
-            rank.change(|cache| cache.append(&mut self.sequence, token));
+            let mut state = lock(&rank.state);
+            state.cache.append(&mut self.sequence, token);
+            rank.publish(&mut state);
         }
         rank.counters.generated();
     }

@@ -36,9 +36,9 @@ pub(crate) struct Args {
     /// End after so many batches
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// Take every repeated store for a further copy, as the relay's `duplicates: count`
+    /// Take no store from a prompt's start for a further copy, as the relay's `duplicates: doubt`
     #[arg(long)]
-    count_duplicates: bool,
+    doubt_duplicates: bool,
     /// Write one JSON object a line
     #[arg(long)]
     json: bool,
@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => [0; 32],
     };
     let scope = ModelScope { version: args.model_version, tokenizer_hash };
-    let duplicates = if args.count_duplicates { Duplicates::Count } else { Duplicates::Doubt };
+    let duplicates = if args.doubt_duplicates { Duplicates::Doubt } else { Duplicates::Count };
     let show = Show { json: args.json, tokens: args.tokens };
     let mut tap = Tap::new(scope, duplicates, Limits::default(), show);
     let mut out = io::BufWriter::new(io::stdout().lock());

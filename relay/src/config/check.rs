@@ -13,12 +13,16 @@ use super::raw::{
     RawConfig, RawDiscovery, RawKubernetes, RawLimits, RawModel, RawPolling, RawReplica, RawTls,
 };
 use super::{
-    Config, ConfigError, Discovery, Events, MAX_REPLICAS, Model, Place, Port, Replica, Tls, Token,
+    Config, ConfigError, Discovery, Events, MAX_REPLICAS, Model, Place, Port, Ranks, Replica, Tls,
+    Token,
 };
 use crate::adapters::Adapters;
 use crate::index::Limits;
 use crate::load::Polling;
 use crate::subscriber::Way;
+
+/// Data-parallel ranks at one address.
+const MAX_RANKS: u32 = 1024;
 
 pub(super) struct Checker<'a> {
     pub(super) file: &'a str,
@@ -100,10 +104,10 @@ impl Checker<'_> {
                     return Err(self.error(at, &format!("{field}.events.bind"), what));
                 }
                 // Ranks may share a publisher, whose batches say whose they are.
-                Some(Events { way: Way::Connect(address), .. })
-                    if !connects.insert((address.clone(), replica.rank))
-                        || connects.iter().any(|(other, rank)| {
-                            other == address && rank.is_some() != replica.rank.is_some()
+                Some(Events { way: Way::Connect(address), rank, .. })
+                    if !connects.insert((address.clone(), rank.or(replica.rank)))
+                        || connects.iter().any(|(other, of)| {
+                            other == address && of.is_some() != rank.or(replica.rank).is_some()
                         }) =>
                 {
                     let what = "another replica's events come from this address: one of the two \
@@ -223,7 +227,8 @@ impl Checker<'_> {
                     None => None,
                     Some(to) => Some(self.tcp(at, &format!("{field}.replay"), to, false)?),
                 };
-                Some(Events { way, replay, duplicates: events.value.duplicates })
+                let (rank, duplicates) = (events.value.rank, events.value.duplicates);
+                Some(Events { way, replay, rank, duplicates })
             }
         };
         Ok(Replica {
@@ -345,8 +350,42 @@ impl Checker<'_> {
             events_port: optional("events_port", &raw.events_port)?,
             replay_port: optional("replay_port", &raw.replay_port)?,
             duplicates: raw.duplicates,
+            ranks: self.ranks(i, raw)?,
             place,
         })
+    }
+
+    /// The ranks at each address that is found, and room for their ports.
+    fn ranks(&self, i: usize, raw: &RawDiscovery) -> Result<Option<Ranks>, ConfigError> {
+        let field = |name: &str| format!("discovery[{i}].{name}");
+        let Some(count) = &raw.ranks else {
+            return match &raw.first_rank {
+                Some(first) => {
+                    let what = "is of no use without ranks";
+                    Err(self.error(first.referenced, &field("first_rank"), what))
+                }
+                None => Ok(None),
+            };
+        };
+        if !(1..=MAX_RANKS).contains(&count.value) {
+            let what = format!("{} is not from 1 to {MAX_RANKS}", count.value);
+            return Err(self.error(count.referenced, &field("ranks"), what));
+        }
+        let ranks = Ranks {
+            count: count.value,
+            first: raw.first_rank.as_ref().map_or(0, |first| first.value),
+        };
+        let last = ranks.first.saturating_add(ranks.count - 1);
+        for (name, port) in [("events_port", &raw.events_port), ("replay_port", &raw.replay_port)] {
+            let Some(port) = port else { continue };
+            if let Port::Number(number) = port.value
+                && u32::from(number).saturating_add(last) > u32::from(u16::MAX)
+            {
+                let what = format!("{number} + rank {last} is no port");
+                return Err(self.error(port.referenced, &field(name), what));
+            }
+        }
+        Ok(Some(ranks))
     }
 
     fn kubernetes(&self, field: &str, raw: &RawKubernetes) -> Result<Place, ConfigError> {

@@ -71,7 +71,7 @@ pub struct Model {
 pub struct Replica {
     /// `ip:port` of the OpenAI API.
     pub endpoint: SocketAddr,
-    /// Data-parallel rank.
+    /// Data-parallel rank, as requests name it.
     pub rank: Option<u32>,
     /// Its pool.
     pub pool: String,
@@ -112,6 +112,17 @@ pub struct Discovery {
     pub replay_port: Option<Port>,
     /// What a repeated store means.
     pub duplicates: Duplicates,
+    /// Data-parallel ranks at each address; none where it is one engine.
+    pub ranks: Option<Ranks>,
+}
+
+/// The data-parallel ranks behind one API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// How many.
+    pub count: u32,
+    /// That of the first among all engines: what its batches carry, and what is added to ports.
+    pub first: u32,
 }
 
 /// Where replicas are looked for.
@@ -163,6 +174,8 @@ pub struct Events {
     pub way: Way,
     /// The replay socket, `host:port`.
     pub replay: Option<String>,
+    /// The data-parallel rank that batches carry, where it isn't the replica's.
+    pub rank: Option<u32>,
     /// What a repeated store means.
     pub duplicates: Duplicates,
 }

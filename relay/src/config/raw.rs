@@ -79,6 +79,8 @@ pub(super) struct RawDiscovery {
     pub(super) replay_port: Option<Spanned<Port>>,
     #[serde(default)]
     pub(super) duplicates: Duplicates,
+    pub(super) ranks: Option<Spanned<u32>>,
+    pub(super) first_rank: Option<Spanned<u32>>,
     pub(super) every_ms: Option<Spanned<u64>>,
 }
 
@@ -96,6 +98,7 @@ pub(super) struct RawEvents {
     pub(super) connect: Option<String>,
     pub(super) bind: Option<String>,
     pub(super) replay: Option<String>,
+    pub(super) rank: Option<u32>,
     #[serde(default)]
     pub(super) duplicates: Duplicates,
 }

@@ -17,7 +17,7 @@ replicas:
     pool: demo-eu-west
     model: demo
     draining: true
-    events: { bind: "tcp://*:18102", duplicates: count }
+    events: { bind: "tcp://*:18102", duplicates: doubt, rank: 3 }
 discovery:
   - dns: engines.svc
     port: 8000
@@ -34,6 +34,8 @@ discovery:
     replay_port: replay
     weight: 1.5
     adapters: [other, demo-lora]
+    ranks: 2
+    first_rank: 4
 polling: { interval_ms: 100, silence_ms: 0 }
 limits: { blocks_per_replica: 5000 }
 "#;
@@ -63,11 +65,13 @@ fn a_good_one_is_understood() {
     let events = first.events.as_ref().unwrap();
     assert_eq!(events.way, Way::Connect("127.0.0.1:18101".into()));
     assert_eq!(events.replay.as_deref(), Some("localhost:18201"));
-    assert_eq!(events.duplicates, Duplicates::Doubt);
+    assert_eq!(events.duplicates, Duplicates::Count);
     let events = second.events.as_ref().unwrap();
     assert_eq!(events.way, Way::Bind("0.0.0.0:18102".into()));
-    assert_eq!(events.duplicates, Duplicates::Count);
-    assert!(second.draining && second.rank == Some(1));
+    assert_eq!(events.duplicates, Duplicates::Doubt);
+    assert!(second.draining && second.rank == Some(1) && events.rank == Some(3));
+    let ranks: Vec<_> = config.discovery.iter().map(|source| source.ranks).collect();
+    assert_eq!(ranks, [None, Some(Ranks { count: 2, first: 4 })]);
     assert_eq!(config.polling.interval, Duration::from_millis(100));
     assert_eq!(config.polling.silence, None);
     assert_eq!(config.polling.round_trips, Some(Duration::from_secs(5)));
@@ -147,14 +151,35 @@ fn errors_name_line_and_field() {
             34,
             "discovery[1].adapters[1]: \"demo\" is none of the adapters of model \"demo\"",
         ),
+        ("ranks: 2", "ranks: 0", 35, "discovery[1].ranks: 0 is not from 1 to 1024"),
+        ("    ranks: 2\n", "", 35, "discovery[1].first_rank: is of no use without ranks"),
+        ("first_rank: 4", "first_rank: 60000", 31, "events_port: 5557 + rank 60001 is no port"),
         ("draining: true", "adapters: [x]", 17, "replicas[1].adapters[0]: \"x\" is none of the"),
-        ("interval_ms: 100", "interval_ms: 0", 35, "polling.interval_ms: 0 is not from 10"),
+        ("interval_ms: 100", "interval_ms: 0", 37, "polling.interval_ms: 0 is not from 10"),
     ] {
         assert!(GOOD.contains(from), "{from}");
         let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("relay.yaml:{line}:")), "{error}");
         assert!(error.contains(words), "{error}");
     }
+}
+
+#[test]
+fn ranks_of_an_engine_share_a_publisher_if_their_batches_differ() {
+    let two = |first: &str, second: &str| {
+        let replica = |rank: u32, events: &str| {
+            format!(
+                "  - {{endpoint: 127.0.0.1:1, rank: {rank}, pool: p, model: demo, events: \
+                 {{connect: \"tcp://127.0.0.1:2\"{events}}}}}\n"
+            )
+        };
+        let head = "listen: 127.0.0.1:18900\nmodels: [{name: demo, version: \"1\"}]\nreplicas:\n";
+        parse(&format!("{head}{}{}", replica(0, first), replica(1, second)))
+    };
+    assert!(two("", "").is_ok());
+    assert!(two(", rank: 2", ", rank: 3").is_ok());
+    let error = two(", rank: 1", "").unwrap_err().to_string();
+    assert!(error.contains("replicas[1].events.connect: another replica's"), "{error}");
 }
 
 #[test]

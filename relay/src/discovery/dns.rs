@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{PATIENCE, Source, replica};
+use super::{PATIENCE, Source, replicas};
 use crate::config::Port;
 use crate::subscriber::jittered;
 
@@ -24,8 +24,8 @@ pub(super) async fn follow(mut source: Source, name: &str, every: Duration) {
     loop {
         match resolve(name).await {
             Ok(addresses) => {
-                let all = addresses.into_iter().filter_map(|ip| replica(&discovery, ip, ports));
-                if source.tell(all.collect()).await.is_err() {
+                let all = addresses.into_iter().filter_map(|ip| replicas(&discovery, ip, ports));
+                if source.tell(all.flatten().collect()).await.is_err() {
                     return;
                 }
             }
@@ -69,6 +69,7 @@ mod tests {
             events_port: Some(Port::Number(5557)),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,
+            ranks: None,
         }
     }
 
@@ -86,6 +87,28 @@ mod tests {
         assert_eq!(events.replay.as_deref(), Some("127.0.0.1:5558"));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(found.try_recv().is_err(), "nothing changed");
+        drop(found);
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_rank_at_an_address_is_a_replica_with_ports_of_its_own() {
+        let (sender, mut found) = mpsc::channel(1);
+        let ranks = Some(crate::config::Ranks { count: 2, first: 4 });
+        let looking = Discovery { ranks, ..looking_for("127.0.0.1") };
+        let task = tokio::spawn(Source::new(0, looking, sender, &Sightings::default()).follow());
+        let (_, replicas) = found.recv().await.unwrap();
+        let told = |replica: &crate::config::Replica| {
+            let events = replica.events.clone().unwrap();
+            let Way::Connect(from) = events.way else { panic!() };
+            (replica.endpoint.port(), replica.rank, events.rank, from, events.replay.unwrap())
+        };
+        let of = |rank: u32, from: &str, replay: &str| {
+            (8000, Some(rank), Some(rank + 4), from.to_owned(), replay.to_owned())
+        };
+        let expected =
+            [of(0, "127.0.0.1:5561", "127.0.0.1:5562"), of(1, "127.0.0.1:5562", "127.0.0.1:5563")];
+        assert_eq!(replicas.iter().map(told).collect::<Vec<_>>(), expected);
         drop(found);
         task.await.unwrap();
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::config::{Config, Discovery, Events, Place, Replica};
+use crate::config::{Config, Discovery, Events, Place, Ranks, Replica};
 use crate::subscriber::Way;
 pub(crate) use sightings::{Sighting, Sightings};
 
@@ -64,7 +64,7 @@ impl Source {
             info!(source = %self.discovery.place, "it answers again");
         }
         self.sighting.found(replicas.len());
-        replicas.sort_by_key(|replica| replica.endpoint);
+        replicas.sort_by_key(|replica| (replica.endpoint, replica.rank));
         if self.known.as_ref() != Some(&replicas) {
             info!(source = %self.discovery.place, replicas = replicas.len(), "looked up");
             self.known = Some(replicas.clone());
@@ -106,27 +106,40 @@ pub(crate) async fn once(config: &Config) -> Vec<Vec<Replica>> {
     all
 }
 
-/// The replica of a source at an address; ports as numbers: of the API, the publisher, the replay.
-fn replica(
+/// The replicas of a source at an address, one for each data-parallel rank; ports as numbers: of the
+/// API, and those of rank 0's publisher and replay. None without a port of the API.
+fn replicas(
     of: &Discovery,
     ip: IpAddr,
     [port, events, replay]: [Option<u16>; 3],
-) -> Option<Replica> {
-    let at = |port: u16| SocketAddr::new(ip, port).to_string();
-    let events = events.map(|port| Events {
-        way: Way::Connect(at(port)),
-        replay: replay.map(at),
-        duplicates: of.duplicates,
-    });
-    Some(Replica {
-        endpoint: SocketAddr::new(ip, port?),
-        rank: None,
-        pool: of.pool.clone(),
-        model: of.model,
-        draining: false,
-        store: of.store.clone(),
-        weight: of.weight,
-        adapters: of.adapters.clone(),
-        events,
+) -> Option<Vec<Replica>> {
+    let endpoint = SocketAddr::new(ip, port?);
+    let replica = |rank: Option<u32>, among_all: Option<u32>| {
+        let at = |port: u16| {
+            let port = u32::from(port).checked_add(among_all.unwrap_or(0))?;
+            Some(SocketAddr::new(ip, u16::try_from(port).ok()?).to_string())
+        };
+        Replica {
+            endpoint,
+            rank,
+            pool: of.pool.clone(),
+            model: of.model,
+            draining: false,
+            store: of.store.clone(),
+            weight: of.weight,
+            adapters: of.adapters.clone(),
+            events: events.and_then(at).map(|address| Events {
+                way: Way::Connect(address),
+                replay: replay.and_then(at),
+                rank: among_all,
+                duplicates: of.duplicates,
+            }),
+        }
+    };
+    Some(match of.ranks {
+        None => vec![replica(None, None)],
+        Some(Ranks { count, first }) => {
+            (0..count).map(|rank| replica(Some(rank), Some(first.saturating_add(rank)))).collect()
+        }
     })
 }

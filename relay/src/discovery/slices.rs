@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-use super::replica;
+use super::replicas as at;
 use crate::config::{Discovery, Port, Replica};
 
 /// The replicas in all slices of a Service; also how many endpoints had no port of a wanted name.
@@ -35,14 +35,16 @@ pub(super) fn replicas<'a>(
             // All addresses of one endpoint are the same pod.
             let ip = endpoint.addresses.first().and_then(|text| text.parse::<IpAddr>().ok());
             let Some(ip) = ip else { continue };
-            let Some(replica) = replica(of, ip, ports) else {
+            let Some(replicas) = at(of, ip, ports) else {
                 portless += 1;
                 continue;
             };
-            let replica = Replica { draining, ..replica };
-            // While an endpoint moves, it is in two slices.
-            let known = found.entry(replica.endpoint).or_insert_with(|| replica.clone());
-            known.draining &= replica.draining;
+            for replica in replicas {
+                // While an endpoint moves, it is in two slices.
+                let known = found.entry((replica.endpoint, replica.rank));
+                let known = known.or_insert_with(|| Replica { draining, ..replica });
+                known.draining &= draining;
+            }
         }
     }
     (found.into_values().collect(), portless)

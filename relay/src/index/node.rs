@@ -23,6 +23,8 @@ pub(super) struct Node {
     pub(super) newer: Id,
     /// Physical copies by tier: GPU, CPU, disk.
     copies: [u16; 3],
+    /// Copies on the GPU that may have been reports of the others.
+    doubtful: u16,
     /// A bit for each layer in which its keys are in the map: it and all before it are held there
     /// and named.
     announced: u8,
@@ -99,6 +101,7 @@ impl Node {
             older: NONE,
             newer: NONE,
             copies: [0; 3],
+            doubtful: 0,
             announced: 0,
             name: Name::Unknown,
         }
@@ -106,12 +109,13 @@ impl Node {
 
     /// Whether the engine has the block in a tier of its own.
     pub(super) fn held(&self) -> bool {
-        self.copies.iter().any(|&n| n > 0)
+        self.doubtful > 0 || self.copies.iter().any(|&n| n > 0)
     }
 
     /// Whether the engine has the block in a tier of the layer: in the layer's own or a faster one.
     pub(super) fn held_in(&self, layer: usize) -> bool {
-        self.copies.iter().take(layer + 1).any(|&n| n > 0)
+        // The GPU is part of every layer.
+        self.doubtful > 0 || self.copies.iter().take(layer + 1).any(|&n| n > 0)
     }
 
     /// Whether it is announced in a layer.
@@ -124,9 +128,47 @@ impl Node {
         self.announced = (self.announced & !(1 << layer)) | (u8::from(announced) << layer);
     }
 
+    /// Whether a tier has it.
+    pub(super) fn has(&mut self, medium: Medium) -> bool {
+        *self.copies(medium) > 0
+    }
+
+    /// Whether the GPU has a copy that is no mere report.
+    pub(super) fn sure(&self) -> bool {
+        let [gpu, ..] = self.copies;
+        gpu > 0
+    }
+
+    /// What was stored on the GPU may be a copy, or a report of the one that is there.
+    pub(super) fn doubt(&mut self) {
+        self.doubtful = self.doubtful.saturating_add(1);
+    }
+
+    /// One more copy. Where none is sure, those in doubt were reports: the engine would have used
+    /// them in place of computing the block anew.
+    pub(super) fn add(&mut self, medium: Medium) {
+        if matches!(medium, Medium::Gpu | Medium::Other) && !self.sure() {
+            self.doubtful = 0;
+        }
+        let copies = self.copies(medium);
+        *copies = copies.saturating_add(1);
+    }
+
+    /// One copy less, if there is any: first those that are sure.
+    pub(super) fn take(&mut self, medium: Medium) -> bool {
+        let copies = self.copies(medium);
+        let copies = match (*copies, medium) {
+            (0, Medium::Gpu) => &mut self.doubtful,
+            _ => copies,
+        };
+        let any = *copies > 0;
+        *copies = copies.saturating_sub(1);
+        any
+    }
+
     /// The count of a tier's copies. What isn't an engine's own is in the view of a shared store
     /// alone, which has nothing else, and counts in the first place there.
-    pub(super) fn copies(&mut self, medium: Medium) -> &mut u16 {
+    fn copies(&mut self, medium: Medium) -> &mut u16 {
         let [gpu, cpu, disk] = &mut self.copies;
         match medium {
             Medium::Gpu | Medium::Other => gpu,
@@ -137,5 +179,6 @@ impl Node {
 
     pub(super) fn forget_copies(&mut self) {
         self.copies = [0; 3];
+        self.doubtful = 0;
     }
 }

@@ -13,12 +13,13 @@ pub struct ModelScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Duplicates {
-    /// A store that begins at a prompt's start may be no copy but a report: vLLM repeats the stores
-    /// of a request that asks for `kv_cache_report_mode: full`, and the two look alike. It doesn't
-    /// count, so that after one removal nothing is claimed. Other stores count as further copies.
-    #[default]
+    /// A store that begins at a prompt's start is no copy but a report, so that after one removal
+    /// nothing is claimed. Other stores count as further copies. It never claims too much, and loses
+    /// a prefix that is still cached wherever one was computed twice.
     Doubt,
-    /// Every store is one more physical copy. Exact, as long as no request asks for full reports.
+    /// Every store is one more physical copy, as it is in the engine. What may be a report (see
+    /// `View`) is believed until the block is computed anew.
+    #[default]
     Count,
     /// There is one copy at most, however often it is stored: a store that many engines write to.
     #[serde(skip)]

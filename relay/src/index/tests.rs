@@ -1,4 +1,5 @@
 mod law;
+mod pool;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

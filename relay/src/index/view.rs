@@ -12,7 +12,7 @@ use warmpath_routing::fingerprint::Key;
 use super::announce::{LAYERS, Layer};
 use super::changes::Changes;
 use super::forest::Forest;
-use super::node::{Id, NONE};
+use super::node::{Id, NONE, Node};
 use super::rules::{Duplicates, Limits, ModelScope};
 use super::seen::Seen;
 use crate::events::{EngineHash, Event, Kind, Medium, Removed, Stored};
@@ -22,6 +22,17 @@ pub(super) const MIN_SWEEP: usize = 1024;
 
 /// KV cache groups that a view tells apart.
 const MAX_GROUPS: usize = 64;
+
+/// How the blocks of one event are counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Take {
+    /// Each is one more copy.
+    Copy,
+    /// Each is a copy, or a report of one.
+    Doubt,
+    /// Those that are held are reports.
+    Once,
+}
 
 /// One replica's view.
 #[derive(Debug)]
@@ -227,6 +238,7 @@ impl View {
         };
         let before = parent;
         let from_start = event.parent.is_none() && named;
+        let take = self.take_for(event, from_start);
         let mut tokens = event.tokens.chunks(event.block_size.max(1) as usize);
         for (i, &hash) in event.hashes.iter().enumerate() {
             let tokens = tokens.next();
@@ -239,7 +251,7 @@ impl View {
                 (None, Some(engine)) => self.adopt(id, hash, engine),
                 (None, None) => false,
             };
-            self.add_copy(id, event.medium, from_start);
+            self.add_copy(id, event.medium, take);
             self.settle(id, news, changes);
             parent = id;
         }
@@ -288,21 +300,47 @@ impl View {
         counts
     }
 
-    fn add_copy(&mut self, id: Id, medium: Medium, from_start: bool) {
+    /// What a store means for blocks that are held already.
+    ///
+    /// vLLM 0.32.0 (`v1/core/block_pool.py`) keeps each block that it computed, also where one of the
+    /// same hash is there (`BlockHashToBlockMap`): `BlockStored` is one more copy, and one
+    /// `BlockRemoved` comes for each. But `emit_cached_block_events` repeats the stores of what a
+    /// request hit, if it asks for `kv_cache_report_mode: full`: from the prompt's start, and all of
+    /// it held. Two blocks or more so are no copy unless the engine didn't look into its cache (as
+    /// for `prompt_logprobs`), or a hit needs more than this group has: with several groups a prompt
+    /// is computed anew whose full attention's blocks are all there.
+    fn take_for(&self, event: &Stored, from_start: bool) -> Take {
+        match self.duplicates {
+            Duplicates::Same => Take::Once,
+            Duplicates::Doubt if from_start => Take::Once,
+            Duplicates::Doubt => Take::Copy,
+            Duplicates::Count => {
+                let sure = |hash| {
+                    let node = self.nodes.find(hash).and_then(|id| self.nodes.get(id));
+                    node.is_some_and(Node::sure)
+                };
+                let report = from_start
+                    && event.medium == Medium::Gpu
+                    && event.hashes.len() > 1
+                    && self.groups.len() < 2
+                    && event.hashes.iter().all(sure);
+                if report { Take::Doubt } else { Take::Copy }
+            }
+        }
+    }
+
+    fn add_copy(&mut self, id: Id, medium: Medium, take: Take) {
         self.seen.blocks_stored += 1;
         let Some(node) = self.nodes.get_mut(id) else { return };
         let was_held = node.held();
-        let copies = node.copies(medium);
-        let repeats = match self.duplicates {
-            Duplicates::Doubt => from_start,
-            Duplicates::Count => false,
-            Duplicates::Same => true,
-        };
-        if *copies > 0 && repeats {
-            self.seen.stores_repeated += 1;
-            return;
+        match take {
+            Take::Once if node.has(medium) => self.seen.stores_repeated += 1,
+            Take::Doubt => {
+                self.seen.stores_repeated += 1;
+                node.doubt();
+            }
+            Take::Once | Take::Copy => node.add(medium),
         }
-        *copies = copies.saturating_add(1);
         if !was_held {
             self.held += 1;
         }
@@ -328,13 +366,10 @@ impl View {
         }
         for hash in &event.hashes {
             let id = self.nodes.find(hash).unwrap_or(NONE);
-            let node = self.nodes.get_mut(id);
-            let copies = node.map(|node| node.copies(event.medium)).filter(|n| **n > 0);
-            let Some(copies) = copies else {
+            if !self.nodes.get_mut(id).is_some_and(|node| node.take(event.medium)) {
                 self.seen.removals_unknown += 1;
                 continue;
-            };
-            *copies -= 1;
+            }
             self.seen.blocks_removed += 1;
             self.withdraw_lost(id, changes);
             if self.nodes.get(id).is_some_and(|node| !node.held()) {

@@ -24,8 +24,9 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::events::{Batch, Event, Medium};
 use crate::index::{Changes, Slots};
-use crate::load::Report;
+use crate::load::{Report, Sleep};
 use crate::message::{Doubt, Message, ReplicaId};
+use crate::ranks::Heard;
 pub use gateways::PoolMismatch;
 use gateways::Warned;
 pub use replica::Known;
@@ -140,6 +141,11 @@ impl State {
             Message::Heard { replica, heard } => self.update(replica, |r| r.heard = heard),
             Message::Settled { replica } => self.update(replica, |r| r.settled = true),
             Message::Report { replica, report } => self.report(replica, &report),
+            Message::Engines { replica, engines } => self.ranks(replica, |r| r.engines = engines),
+            Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
+            Message::OtherRank { replica, rank } => {
+                self.ranks(replica, |r| r.ranks.skipped(rank));
+            }
             Message::Serves { replica, wrong, adapters } => {
                 self.update(replica, |r| r.serves(wrong));
                 self.listed(replica, adapters);
@@ -188,7 +194,30 @@ impl State {
         }
     }
 
+    /// An engine that sleeps would keep requests waiting until somebody wakes it.
+    fn sleep(&mut self, id: usize, sleep: Option<Sleep>) {
+        let Some(replica) = self.replicas.get(&id) else { return };
+        let (engine, rank) = (&replica.known.endpoint, replica.known.rank);
+        info!(engine, rank, asleep = sleep.is_some(), "the engine sleeps, or is awake");
+        if sleep == Some(Sleep::Emptied) {
+            self.new_life(id, "engine_asleep");
+            if let Some(replica) = self.replicas.get_mut(&id) {
+                replica.known.view.clear();
+            }
+        }
+        self.update(id, |replica| replica.sleep = sleep);
+    }
+
+    /// Learns something of a replica's data-parallel rank.
+    fn ranks(&mut self, id: usize, learn: impl FnOnce(&mut Replica)) {
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            learn(replica);
+            replica.check_rank();
+        }
+    }
+
     fn batch(&mut self, id: usize, sequence: u64, batch: &Batch) {
+        self.ranks(id, |replica| replica.ranks.took(batch.rank));
         for event in &batch.events {
             if *event == Event::Cleared {
                 self.new_life(id, "engine_cleared");
@@ -236,6 +265,8 @@ impl State {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.known.view.clear();
             replica.sequence = None;
+            // Whoever publishes next may be another.
+            replica.ranks = Heard::default();
         }
     }
 

@@ -11,7 +11,8 @@ use warmpath_proto::v1::{self, replica::State as ReplicaState};
 use crate::adapters::Adapters;
 use crate::counters::Counters;
 use crate::index::View;
-use crate::load::{Load, Report};
+use crate::load::{Engines, Load, Report, Sleep};
+use crate::ranks::{Heard, Problem, Rank};
 
 /// Change of KV usage that is worth a message.
 const KV_STEP: f32 = 0.005;
@@ -23,8 +24,10 @@ const RTT_STEP_US: u32 = 100;
 pub struct Known {
     /// `ip:port` of its API.
     pub endpoint: String,
-    /// Its data-parallel rank.
+    /// Its data-parallel rank, as requests name it.
     pub rank: Option<u32>,
+    /// That which its batches carry.
+    pub events_rank: Option<u32>,
     /// Its pool.
     pub pool: String,
     /// Its model's name.
@@ -73,6 +76,13 @@ pub(super) struct Replica {
     pub(super) sequence: Option<u64>,
     pub(super) clears: BTreeMap<&'static str, u64>,
     pub(super) block_tokens: u32,
+    /// Its engine sleeps.
+    pub(super) sleep: Option<Sleep>,
+    /// The data-parallel ranks of its engine's API.
+    pub(super) engines: Engines,
+    /// Those of its batches.
+    pub(super) ranks: Heard,
+    pub(super) rank_problem: Option<Problem>,
 }
 
 impl Replica {
@@ -94,6 +104,10 @@ impl Replica {
             sequence: None,
             clears: BTreeMap::new(),
             block_tokens: 0,
+            sleep: None,
+            engines: Engines::default(),
+            ranks: Heard::default(),
+            rank_problem: None,
             known,
         }
     }
@@ -101,7 +115,7 @@ impl Replica {
     pub(super) fn state(&self) -> ReplicaState {
         if self.up != Some(true) || self.wrong.is_some() {
             ReplicaState::Down
-        } else if self.known.draining || self.drained {
+        } else if self.known.draining || self.drained || self.sleep.is_some() {
             ReplicaState::Draining
         } else if self.known.has_events && (!self.heard || self.mute) {
             ReplicaState::Suspect
@@ -123,6 +137,21 @@ impl Replica {
             _ => {}
         }
         self.wrong = wrong;
+    }
+
+    /// Compares the rank that is configured with what the engine shows.
+    pub(super) fn check_rank(&mut self) {
+        let Known { endpoint, rank, events_rank, .. } = &self.known;
+        let problem =
+            Rank { header: *rank, events: *events_rank }.problem(&self.engines, &self.ranks);
+        if problem != self.rank_problem
+            && let Some(problem) = problem
+        {
+            let ranks = &self.engines.ranks;
+            let (problem, advice) = (problem.name(), problem.advice());
+            warn!(engine = endpoint, rank, events_rank, ?ranks, problem, "{advice}");
+        }
+        self.rank_problem = problem;
     }
 
     /// An engine that runs requests fills blocks, and says so. One that doesn't for long isn't

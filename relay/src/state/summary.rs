@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::index::Seen;
+use crate::load::Sleep;
 use crate::message::ReplicaId;
+use crate::ranks::Problem;
 
 /// A picture for the admin endpoint.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -51,6 +53,12 @@ pub struct TierSummary {
 pub struct ReplicaSummary {
     pub endpoint: String,
     pub rank: Option<u32>,
+    /// The data-parallel rank that its batches carry.
+    pub events_rank: Option<u32>,
+    /// The data-parallel ranks that its engine's API has, as far as its metrics tell.
+    pub engine_ranks: Vec<u32>,
+    /// Why its ranks can't be right.
+    pub rank_problem: Option<&'static str>,
     pub pool: String,
     pub model: String,
     pub slot: u32,
@@ -58,6 +66,8 @@ pub struct ReplicaSummary {
     pub hears_events: bool,
     pub silent_under_load: bool,
     pub drained_by_hand: bool,
+    /// How deep it sleeps; nothing of one that is awake.
+    pub asleep: Option<&'static str>,
     pub wrong_model: Option<String>,
     /// The LoRA adapters that are loaded there, where that is known.
     pub adapters: Option<Vec<String>>,
@@ -164,6 +174,9 @@ impl Replica {
         ReplicaSummary {
             endpoint: endpoint.clone(),
             rank: *rank,
+            events_rank: self.known.events_rank,
+            engine_ranks: self.engines.ranks.clone(),
+            rank_problem: self.rank_problem.map(Problem::name),
             pool: pool.clone(),
             model: model.clone(),
             slot: self.slot,
@@ -171,6 +184,7 @@ impl Replica {
             hears_events: self.heard,
             silent_under_load: self.mute,
             drained_by_hand: self.drained,
+            asleep: self.sleep.map(Sleep::name),
             wrong_model: self.wrong.clone(),
             adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,

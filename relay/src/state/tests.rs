@@ -1,5 +1,6 @@
 mod adapters;
 mod policy;
+mod ranks;
 
 use std::collections::BTreeSet;
 
@@ -19,6 +20,7 @@ fn known(endpoint: &str) -> Known {
     Known {
         endpoint: endpoint.into(),
         rank: None,
+        events_rank: None,
         pool: "pool".into(),
         model: "model".into(),
         draining: false,
@@ -154,6 +156,26 @@ fn states_tell_what_may_be_sent_and_believed() {
     assert_eq!(state.replicas[&0].state(), ReplicaState::Down);
     state.replicas.get_mut(&0).unwrap().up = Some(true);
     assert_eq!(state.replicas[&0].state(), ReplicaState::Draining);
+}
+
+#[tokio::test]
+async fn an_engine_that_sleeps_takes_nothing_new_and_is_claimed_to_hold_nothing() {
+    let mut state = state(1);
+    state.settle();
+    let report = Report { up: true, load: None, round_trip: None };
+    state.take(Message::Report { replica: 0, report });
+    state.take(Message::Heard { replica: 0, heard: true });
+    store(&mut state, 0, 7);
+    let slot = state.replicas[&0].slot;
+    state.take(Message::Sleep { replica: 0, sleep: Some(Sleep::Paused) });
+    assert_eq!(state.replicas[&0].state(), ReplicaState::Draining);
+    assert_eq!(held(&mut state).await.len(), 1, "it may have kept its cache");
+    state.take(Message::Sleep { replica: 0, sleep: Some(Sleep::Emptied) });
+    assert!(held(&mut state).await.is_empty());
+    assert_ne!(state.replicas[&0].slot, slot);
+    assert_eq!(state.summary().replicas[0].asleep, Some("emptied"));
+    state.take(Message::Sleep { replica: 0, sleep: None });
+    assert_eq!(state.replicas[&0].state(), ReplicaState::Ready);
 }
 
 #[test]

@@ -209,13 +209,18 @@ async fn tokenize(State(app): Shared, body: Bytes) -> Result<Json<TokenizeRespon
     Ok(Json(TokenizeResponse { count: tokens.len(), max_model_len, tokens, token_strs: () }))
 }
 
-/// The rank that serves a request: the one its header pins, or else the least busy one.
+/// The rank that serves a request: the one its header pins, or else the least busy one. As in vLLM
+/// 0.32.0 the header counts the ranks behind this API, and one that is no number says nothing
+/// (`entrypoints/generate/base/serving.py`, `v1/engine/input_processor.py`).
 fn choose_rank<'a>(app: &'a App, headers: &HeaderMap) -> Result<&'a Arc<Rank>, ApiError> {
     const NAME: &str = "x-data-parallel-rank";
-    if let Some(value) = headers.get(NAME) {
-        let wanted = value.to_str().ok().and_then(|value| value.trim().parse::<u32>().ok());
-        return app.ranks.iter().find(|rank| Some(rank.number()) == wanted).ok_or_else(|| {
-            ApiError::bad(None, format!("{NAME}: no such data-parallel rank: {value:?}"))
+    let given = headers.get(NAME).and_then(|value| value.to_str().ok());
+    if let Some(wanted) = given.and_then(|value| value.trim().parse::<i64>().ok()) {
+        let rank = usize::try_from(wanted).ok().and_then(|wanted| app.ranks.get(wanted));
+        return rank.ok_or_else(|| {
+            let all = app.ranks.len();
+            let message = format!("data_parallel_rank {wanted} is out of range [0, {all}).");
+            ApiError::bad(None, message)
         });
     }
     app.ranks

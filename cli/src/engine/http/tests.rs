@@ -431,6 +431,55 @@ async fn a_rank_can_be_pinned_and_has_its_own_cache_and_events() {
 }
 
 #[tokio::test]
+async fn behind_a_balancer_the_header_counts_the_ranks_here_and_events_those_of_all() {
+    let hybrid = ["--data-parallel-size-local", "2", "--data-parallel-hybrid-lb"];
+    let hybrid = [&hybrid[..], &["--data-parallel-start-rank", "2"]].concat();
+    for (more, own, number) in [(&hybrid[..], 2, 3), (&["--data-parallel-rank", "3"][..], 1, 3)] {
+        let engine = Engine::new(&[&["--data-parallel-size", "4"], more].concat()).await;
+        let send = async |rank: &str| {
+            let request = Request::post(COMPLETIONS).header("x-data-parallel-rank", rank);
+            engine.send(request.body(Body::from(ids(0..40).to_string())).unwrap()).await
+        };
+        let last = (own - 1).to_string();
+        assert_eq!(send(&last).await.cached(), Value::Null);
+        assert_eq!(send(&last).await.cached(), json!({"cached_tokens": 32}));
+        for wrong in [&own.to_string(), "-1", "3"] {
+            let answer = send(wrong).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+            let message = answer.json()["error"]["message"].to_string();
+            let told = format!("data_parallel_rank {wrong} is out of range [0, {own}).");
+            assert!(message.contains(&told), "{message}");
+        }
+        assert_eq!(send("any").await.status, StatusCode::OK);
+        let batches = engine.replay(number).await;
+        assert_eq!(batches[0][2].as_u64(), Some(number.into()));
+        let page = String::from_utf8(engine.get("/metrics").await.body.to_vec()).unwrap();
+        let label = format!("vllm:num_requests_running{{engine=\"{number}\"");
+        assert!(page.contains(&label) && !page.contains("engine=\"0\""), "{page}");
+    }
+}
+
+#[test]
+fn ranks_that_cannot_be_are_refused() {
+    for (options, words) in [
+        ("--data-parallel-hybrid-lb --data-parallel-external-lb", "exclude each other"),
+        ("--data-parallel-size=4 --data-parallel-external-lb", "needs --data-parallel-rank"),
+        ("--data-parallel-size=4 --data-parallel-hybrid-lb", "need --data-parallel-size-local"),
+        ("--data-parallel-size=4 --data-parallel-size-local=2", "needs --data-parallel-hybrid-lb"),
+        ("--data-parallel-size=4 --data-parallel-rank=4", "4 to 4 are not below"),
+        (
+            "--data-parallel-size=4 --data-parallel-size-local=2 --data-parallel-start-rank=3",
+            "3 to 4 are not below",
+        ),
+    ] {
+        let fixed = ["engine", "--model", "."];
+        let args = Cli::parse_from(fixed.into_iter().chain(options.split(' '))).args;
+        let error = args.check().unwrap_err().to_string();
+        assert!(error.contains(words), "{options}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn more_than_the_seats_wait_and_all_are_served() {
     let engine =
         Arc::new(Engine::new(&["--max-num-seqs", "1", "--num-gpu-blocks-override", "8"]).await);

@@ -122,6 +122,7 @@ impl Bench {
             events_port: Some(Port::Name("events".into())),
             replay_port: Some(Port::Number(5558)),
             duplicates: Duplicates::Doubt,
+            ranks: None,
         };
         let (sender, found) = mpsc::channel(1);
         let sightings = Sightings::default();
