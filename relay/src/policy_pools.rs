@@ -22,7 +22,7 @@ pub struct PolicyPools {
 /// Why no request reaches the replicas of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mismatch<'a> {
-    /// The policy hasn't this pool.
+    /// The policy has no such pool.
     NotInPolicy,
     /// There the pool is for this model, and not for the one that its replicas serve.
     OtherModel(&'a str),

@@ -93,7 +93,7 @@ fn pools(relay: &At<'_>, router: &Router<'_>, findings: &mut Findings) {
                 "relay-pool",
                 &named,
                 format!(
-                    "The policy has no pool {name:?}: no request goes to these replicas ({}).",
+                    "The policy has no pool {name:?}: the filter never names these replicas (known pools: {}).",
                     known.join(", ")
                 ),
                 "Name one of the policy's pools here, or add this one there.",

@@ -145,7 +145,7 @@ fn plugin<'a>(wasm: &At<'a>, role: &str) -> Option<Plugin<'a>> {
 }
 
 fn policy(plugin: &Plugin<'_>, findings: &mut Findings) -> Option<Policy> {
-    let mend = "See routing/src/policy.rs for the fields; Envoy refuses the listener until then.";
+    let mend = "README.md (Configuration) has the fields; Envoy refuses the listener until then.";
     let json = match &plugin.json {
         Ok(json) => json.clone(),
         Err((down, error)) => {

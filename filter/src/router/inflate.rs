@@ -122,8 +122,8 @@ fn window(frame: &[u8]) -> Option<u64> {
         return Some(base + base / 8 * u64::from(window & 7));
     }
     // The whole content is the window.
-    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
-    let size = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+    let dictionary = *[0, 1, 2, 4].get(usize::from(descriptor & 3))?;
+    let size = 1 << (descriptor >> 6);
     let field = rest.get(dictionary..dictionary + size)?;
     let mut bytes = [0; 8];
     bytes.get_mut(..size)?.copy_from_slice(field);

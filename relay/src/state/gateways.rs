@@ -81,8 +81,8 @@ impl Warned {
                 node,
                 pool,
                 model,
-                "the gateway's policy hasn't this pool, so that its replicas get no requests from \
-                 there: name it in the policy's `pools`, or the replicas' `pool` as it is there"
+                "the gateway's policy has no such pool, so its filter never names these replicas: \
+                 name it in the policy's `pools`, or the replicas' `pool` as it is there"
             ),
             Mismatch::OtherModel(policy_model) => warn!(
                 node,
@@ -90,7 +90,7 @@ impl Warned {
                 model,
                 policy_model,
                 "in the gateway's policy this pool is for another model than its replicas serve, \
-                 so that they get no requests from there: give the model one name in both"
+                 so its filter never uses them: give the model one name in both"
             ),
         }
     }

@@ -163,7 +163,7 @@ pub fn decide_with<'a>(
     let pools = reachable(policy, local, rule, model);
     let Some(nearest) = pools.first() else {
         let refusal = refuse_model(policy, zone, rule, ask.model);
-        return Outcome::Refuse(refusal.unwrap_or_else(|| Refusal::no_replica(zone)));
+        return Outcome::Refuse(refusal.unwrap_or_else(|| Refusal::no_replica(zone, model)));
     };
     let part = part && world.fresh;
     if !world.fresh {
@@ -186,7 +186,7 @@ pub fn decide_with<'a>(
 
     let mut candidates = candidates(world, local, &pools, adapter);
     if candidates.is_empty() {
-        return Outcome::Refuse(Refusal::no_replica(zone));
+        return Outcome::Refuse(Refusal::no_replica(zone, model));
     }
     let believed = believed(&candidates);
     let wanted = |slot: u16| believed.binary_search_by_key(&slot, |(slot, _)| *slot).is_ok();
@@ -223,7 +223,7 @@ pub fn decide_with<'a>(
     let order = order::order(policy, home, [key, spread], &candidates);
     let best = order.first().and_then(|at| candidates.get(at));
     let Some((best, pool)) = best.and_then(|best| Some((best, pools.get(best.pool)?))) else {
-        return Outcome::Refuse(Refusal::no_replica(zone));
+        return Outcome::Refuse(Refusal::no_replica(zone, model));
     };
     let reason = match degrade.filter(|_| !part) {
         Some(_) => Reason::Ring,
@@ -265,17 +265,22 @@ pub fn refuse_model(policy: &Policy, zone: &str, rule: &Zone, wants: Wants<'_>) 
         return None;
     }
     Some(if policy.pools.values().any(|pool| pool.model == model) {
-        Refusal::model_not_in_zone(zone)
+        Refusal::model_not_in_zone(zone, &names_of(policy, rule))
     } else {
         no_model(policy, rule, Wants::Unknown { name: model, certain: true })
     })
 }
 
+/// Names that can be asked for in the zone, by the policy alone: which further ones the relay tells,
+/// `GET /v1/models` says.
+fn names_of<'a>(policy: &'a Policy, rule: &'a Zone) -> Vec<&'a str> {
+    let none = std::iter::empty();
+    of_zone(policy, &none, rule).iter().map(|entry| entry.id).collect()
+}
+
 /// The answer to a request whose model is none.
 fn no_model(policy: &Policy, rule: &Zone, wants: Wants<'_>) -> Refusal {
-    // By the policy alone: which further names the relay tells, `GET /v1/models` says.
-    let none = std::iter::empty();
-    let names: Vec<&str> = of_zone(policy, &none, rule).iter().map(|entry| entry.id).collect();
+    let names = names_of(policy, rule);
     match wants {
         Wants::Unknown { certain: false, .. } => Refusal::model_unknown(),
         Wants::Unknown { name, .. } => Refusal::model_not_found(Some(name), &names),

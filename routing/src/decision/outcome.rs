@@ -211,7 +211,7 @@ impl From<NoZone> for Refusal {
         let (code, message) = match why {
             NoZone::Missing => (
                 "zone_missing",
-                "The request has no data-residency zone, and this gateway serves none without.",
+                "The request has no data-residency zone, and this gateway requires one.",
             ),
             NoZone::Unknown => {
                 ("zone_unknown", "The request's data-residency zone is not known to this gateway.")
@@ -291,8 +291,9 @@ impl Refusal {
         Self::not_found(format!("No replica of zone {zone} has the adapter `{adapter}` loaded."))
     }
 
-    pub(super) fn model_not_in_zone(zone: &str) -> Self {
-        let message = format!("The model is not served in zone {zone}.");
+    pub(super) fn model_not_in_zone(zone: &str, there: &[&str]) -> Self {
+        let there = listed(there);
+        let message = format!("The model is not served in zone {zone}, which has {there}.");
         Self::forbidden("model_not_in_zone", message)
     }
 
@@ -301,7 +302,8 @@ impl Refusal {
             status: 503,
             kind: "server_error",
             code: "model_unknown",
-            message: "This gateway does not know the model yet: it has just been started.".into(),
+            message: "This gateway does not know the model: it has not heard from its relay yet."
+                .into(),
             retry_after: Some(1),
         }
     }
@@ -345,12 +347,14 @@ impl Refusal {
         }
     }
 
-    pub(super) fn no_replica(zone: &str) -> Self {
+    pub(super) fn no_replica(zone: &str, model: &str) -> Self {
         Self {
             status: 503,
             kind: "server_error",
             code: "no_replica",
-            message: format!("No replica of zone {zone} is available at the moment."),
+            message: format!(
+                "No replica of model {model} in zone {zone} is available at the moment."
+            ),
             retry_after: Some(1),
         }
     }

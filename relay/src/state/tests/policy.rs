@@ -112,7 +112,7 @@ async fn a_pools_problem_is_logged_once_and_not_once_per_stream() {
     }
     let logged = lines.take();
     assert_eq!(logged.len(), 1, "{logged:#?}");
-    for word in ["policy hasn't this pool", "node=\"node\\n1\"", "pool=\"pool\""] {
+    for word in ["policy has no such pool", "node=\"node\\n1\"", "pool=\"pool\""] {
         assert!(logged[0].contains(word), "{logged:#?}");
     }
     // Another problem of the same pool, another node, another pool that joins.
