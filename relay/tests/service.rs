@@ -474,6 +474,36 @@ async fn an_engine_that_tells_its_load_is_seldom_asked_for_its_health() {
 }
 
 #[tokio::test]
+async fn an_engines_metrics_tell_its_ranks_and_its_sleep() {
+    let api = api().await;
+    let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();
+    let yaml = one_replica(api.address, "{}").replace(", events: {}", "");
+    let relay = Relay::with(&format!("admin: {admin}\n{yaml}")).await;
+    let mut follower = Follower::open(&relay, vec![]).await;
+    follower.until("ready", |view| view.state() == State::Ready).await;
+    let told = async |problem: &str| {
+        let (_, status) = ask(admin, "GET", "/status").await;
+        status.contains(&format!("\"rank_problem\":{problem}")).then_some(())
+    };
+    retry(async || told("null").await).await;
+    *api.more.lock().unwrap() = "vllm:num_requests_running{engine=\"1\"} 3\n".to_owned();
+    retry(async || told("\"unranked\"").await).await;
+    let (_, metrics) = ask(admin, "GET", "/metrics").await;
+    let mut lines = metrics.lines();
+    let line = lines.find(|line| line.starts_with("warmpath_relay_replica_rank_problem{"));
+    assert!(line.unwrap().ends_with(" 1"), "{line:?}");
+    assert_eq!(follower.view.state(), State::Ready, "it serves all the same");
+
+    *api.more.lock().unwrap() =
+        "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0.0\n".to_owned();
+    follower.until("asleep", |view| view.state() == State::Draining).await;
+    retry(async || told("null").await).await;
+    api.more.lock().unwrap().clear();
+    follower.until("awake", |view| view.state() == State::Ready).await;
+    relay.stop().await;
+}
+
+#[tokio::test]
 async fn a_source_that_fails_at_start_stops_nothing() {
     let api = api().await;
     let admin: SocketAddr = ([127, 0, 0, 1], free_port().await).into();

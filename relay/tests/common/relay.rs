@@ -40,6 +40,8 @@ pub struct Api {
     pub bare: Arc<AtomicBool>,
     /// What it says at `/v1/models`.
     pub models: Arc<Mutex<String>>,
+    /// What `/metrics` says beside its load.
+    pub more: Arc<Mutex<String>>,
     pub serving: JoinHandle<()>,
 }
 
@@ -66,6 +68,8 @@ pub async fn api_at(address: SocketAddr) -> Api {
     let is_bare = Arc::clone(&bare);
     let models = Arc::new(Mutex::new(String::new()));
     let listed = Arc::clone(&models);
+    let more = Arc::new(Mutex::new(String::new()));
+    let says = Arc::clone(&more);
     let app = axum::Router::new()
         .route(
             "/health",
@@ -86,11 +90,12 @@ pub async fn api_at(address: SocketAddr) -> Api {
                 let text = "vllm:num_requests_running{engine=\"0\"} 3\n\
                     vllm:num_requests_waiting{engine=\"0\"} 2\n\
                     vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n";
+                let text = text.to_owned() + &says.lock().unwrap();
                 if is_bare.load(Ordering::Relaxed) { Err(StatusCode::NOT_FOUND) } else { Ok(text) }
             }),
         );
     let serving = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    Api { address, well, asked, silent, bare, models, serving }
+    Api { address, well, asked, silent, bare, models, more, serving }
 }
 
 pub fn message(parts: &[&[u8]]) -> ZmqMessage {
