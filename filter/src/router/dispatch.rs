@@ -7,7 +7,7 @@ mod failures;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use warmpath_routing::catalogue::{card, list, of_zone, resolve, retain_loaded};
+use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_loaded};
 use warmpath_routing::decision::{
     Ask, Degrade, Outcome, Refusal, Route, decide_with, refuse_model,
 };
@@ -85,6 +85,8 @@ pub(super) struct Told {
     pub(super) slot: Option<u16>,
     /// The decision in a line; empty where nobody is told.
     pub(super) explain: String,
+    /// Others of its cluster have not loaded the adapter: a retry must not go to them.
+    pub(super) only_named: bool,
     /// The last block's name; for those who may ask about a request of their own, not for logs.
     pub(super) last_key: Option<Key>,
     /// To be given back by [`Dispatch::landed`]: until then the request counts as in flight.
@@ -399,7 +401,9 @@ impl<D: Data> Dispatch<D> {
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
                 let explained = self.config.shell.explain || self.config.shell.log_decision;
-                (told(&route, &self.view.world, ticket, explained), on_gpu / 16)
+                let told = told(&route, &self.view.world, ticket, explained);
+                let only_named = lack_adapter(&ask, &self.view.world);
+                (Told { only_named, ..told }, on_gpu / 16)
             }
         };
         if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
@@ -544,7 +548,18 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket, explained: bool) -> To
         slot: first.map(|replica| replica.slot),
         explain: if explained { route.explain(world) } else { String::new() },
         last_key: route.last_key,
+        only_named: false,
         ticket,
+    }
+}
+
+/// Whether the request is for an adapter that some replicas are known not to have.
+fn lack_adapter(ask: &Ask<'_>, world: &World) -> bool {
+    match ask.model {
+        Wants::Model { adapter, .. } if !adapter.is_empty() => {
+            world.replicas.iter().any(|replica| !replica.has_adapter(adapter))
+        }
+        _ => false,
     }
 }
 

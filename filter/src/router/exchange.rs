@@ -30,6 +30,8 @@ const ENDPOINT: &str = "x-gateway-destination-endpoint";
 const RANK: &str = "x-data-parallel-rank";
 /// Asks the engine to report its load with the answer (ORCA).
 const ORCA_FORMAT: &str = "endpoint-load-metrics-format";
+/// Bounds Envoy's retries of one request, whatever the route says; Envoy's own.
+const MAX_RETRIES: &str = "x-envoy-max-retries";
 /// For Envoy's own choice, where no host is named.
 const HASH: &str = "x-warmpath-hash";
 /// Tells the client why, if configured.
@@ -268,6 +270,11 @@ impl Flow {
             if self.came_with.hash {
                 Headers::Request.remove(HASH)?;
             }
+        }
+        if told.only_named {
+            // Where all that were named have failed Envoy would take any host of the cluster.
+            let named = self.ticket.as_ref().map_or(0, |ticket| ticket.named.names().len());
+            Headers::Request.set(MAX_RETRIES, &named.saturating_sub(1).to_string())?;
         }
         match told.rank {
             Some(rank) => Headers::Request.set(RANK, &rank.to_string())?,

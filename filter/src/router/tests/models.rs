@@ -194,6 +194,8 @@ fn an_adapter_goes_to_the_replica_that_has_it() {
             panic!()
         };
         assert_eq!(told.ticket.named.endpoints(), endpoints);
+        // Where it is not known who has it any of them may.
+        assert!(told.only_named);
     }
     let listed = |gateway: &Gateway| gateway.router.models(Claim::Zone("eu"), Some("lora"), 0);
     assert!(listed(&gateway).is_ok());
