@@ -9,6 +9,7 @@ pub mod counters;
 mod discovery;
 pub mod events;
 mod fleet;
+pub mod gauges;
 pub mod index;
 pub mod listing;
 pub mod load;

@@ -5,7 +5,8 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::adapters::Adapters;
 use crate::events::Batch;
-use crate::load::{Engines, Report, Sleep};
+use crate::gauges::{Engines, Sleep};
+use crate::load::Report;
 use crate::policy_pools::PolicyPools;
 use crate::state::{Holder, Known, Subscription, Summary};
 

@@ -23,8 +23,9 @@ use tracing::info;
 use warmpath_routing::fingerprint::Key;
 
 use crate::events::{Batch, Event, Medium};
+use crate::gauges::Sleep;
 use crate::index::{Changes, Slots};
-use crate::load::{Report, Sleep};
+use crate::load::Report;
 use crate::message::{Doubt, Message, ReplicaId};
 use crate::ranks::Heard;
 pub use gateways::PoolMismatch;

@@ -10,8 +10,9 @@ use warmpath_proto::v1::{self, replica::State as ReplicaState};
 
 use crate::adapters::Adapters;
 use crate::counters::Counters;
+use crate::gauges::{Engines, Load, Sleep};
 use crate::index::View;
-use crate::load::{Engines, Load, Report, Sleep};
+use crate::load::Report;
 use crate::ranks::{Heard, Problem, Rank};
 
 /// Change of KV usage that is worth a message.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
+use crate::gauges::Sleep;
 use crate::index::Seen;
-use crate::load::Sleep;
 use crate::message::ReplicaId;
 use crate::ranks::Problem;
 

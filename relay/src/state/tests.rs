@@ -12,8 +12,8 @@ use warmpath_proto::v1::{down::Body, replica::State as ReplicaState, tier};
 use super::streams::{QUEUE, QUEUE_BYTES};
 use super::*;
 use crate::events::{EngineHash, Medium, Removed, Stored};
+use crate::gauges::Load;
 use crate::index::{Duplicates, Limits, ModelScope, View};
-use crate::load::Load;
 
 fn known(endpoint: &str) -> Known {
     let scope = Arc::new(ModelScope { version: "1".into(), tokenizer_hash: [1; 32] });

@@ -1,7 +1,7 @@
 //! Data-parallel ranks that can't be right.
 
 use super::*;
-use crate::load::Engines;
+use crate::gauges::Engines;
 
 fn engines(ranks: &[u32]) -> Message {
     Message::Engines { replica: 0, engines: Engines { ranks: ranks.to_vec(), complete: true } }

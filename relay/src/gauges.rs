@@ -1,0 +1,225 @@
+//! What an engine's `/metrics` say: how busy it is, which ranks it has, whether it sleeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ranks::Rank;
+
+/// Data-parallel ranks that are believed of one API.
+const MAX_RANKS: usize = 1024;
+
+/// How busy an engine says it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Requests that wait.
+    pub waiting: u32,
+    /// Requests that run.
+    pub running: u32,
+    /// Share of the KV cache in use, 0 to 1.
+    pub kv_usage: f32,
+}
+
+/// How deep an engine sleeps, by `vllm:engine_sleep_state` (vLLM 0.32.0, `v1/metrics/loggers.py`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// It computes nothing; whether it kept its cache isn't told.
+    Paused,
+    /// Its cache is gone. It says so in its events with its first step after it was woken.
+    Emptied,
+}
+
+impl Sleep {
+    /// For status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::Emptied => "emptied",
+        }
+    }
+}
+
+/// The data-parallel ranks that an engine's API has, as its metrics name them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Engines {
+    /// In order.
+    pub ranks: Vec<u32>,
+    /// There are no others: vLLM lists all from its start on.
+    pub complete: bool,
+}
+
+impl Engines {
+    /// The one that a request's header means by this number, where that is known.
+    pub fn nth(&self, header: u32) -> Option<u32> {
+        self.ranks.get(header as usize).copied().filter(|_| self.complete)
+    }
+}
+
+/// What `/metrics` says.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Page {
+    /// None where none of the known gauges is there.
+    pub(crate) load: Option<Load>,
+    pub(crate) engines: Engines,
+    pub(crate) sleep: Option<Sleep>,
+}
+
+/// Whose a gauge is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// It has no label of a rank.
+    All,
+    Rank(u32),
+    /// Its label is no number.
+    Other,
+}
+
+/// Reads vLLM's or SGLang's gauges out of Prometheus text. Gauges of several models or ranks add up
+/// (KV usage: the highest), but for those with an `engine` or `dp_rank` label of another rank.
+pub(crate) fn parse(text: &str, rank: Rank) -> Page {
+    let mut loads: BTreeMap<Owner, (Load, bool)> = BTreeMap::new();
+    let mut ranks = BTreeSet::new();
+    let mut sleep = None;
+    let mut complete = true;
+    for line in text.lines() {
+        let Some((name, labels, value)) = sample(line) else { continue };
+        let (owner, vllm) = owner(labels);
+        let waits = match name {
+            "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => true,
+            "vllm:num_requests_running" | "sglang:num_running_reqs" => false,
+            "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" | "sglang:token_usage" => {
+                if value.is_finite() {
+                    let (load, _) = loads.entry(owner).or_default();
+                    load.kv_usage = load.kv_usage.max(value.clamp(0.0, 1.0) as f32);
+                }
+                continue;
+            }
+            "vllm:engine_sleep_state" => {
+                // The engines of an API sleep together.
+                let is = |state| labels.contains(state);
+                if is("sleep_state=\"awake\"") {
+                    if value < 0.5 {
+                        sleep = sleep.or(Some(Sleep::Paused));
+                    }
+                } else if value > 0.5 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
+                    sleep = Some(Sleep::Emptied);
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        if let Owner::Rank(number) = owner
+            && ranks.len() < MAX_RANKS
+        {
+            ranks.insert(number);
+            complete &= vllm;
+        }
+        if value.is_finite() && value >= 0.0 {
+            let (load, found) = loads.entry(owner).or_default();
+            let gauge = if waits { &mut load.waiting } else { &mut load.running };
+            *gauge = gauge.saturating_add(value as u32);
+            *found = true;
+        }
+    }
+    let complete = complete && !ranks.is_empty();
+    let engines = Engines { ranks: ranks.into_iter().collect(), complete };
+    let wanted = rank.label(&engines).map(Owner::Rank);
+    let mut sum = (Load::default(), false);
+    for (owner, (load, found)) in loads {
+        if owner == Owner::All || wanted.is_none_or(|wanted| wanted == owner) {
+            sum.0.waiting = sum.0.waiting.saturating_add(load.waiting);
+            sum.0.running = sum.0.running.saturating_add(load.running);
+            sum.0.kv_usage = sum.0.kv_usage.max(load.kv_usage);
+            sum.1 |= found;
+        }
+    }
+    Page { load: sum.1.then_some(sum.0), engines, sleep }
+}
+
+/// Name, labels and value of one line.
+fn sample(line: &str) -> Option<(&str, &str, f64)> {
+    if !line.starts_with("vllm:") && !line.starts_with("sglang:") {
+        return None;
+    }
+    let (head, value) = match line.rsplit_once('}') {
+        Some((head, value)) => (head, value),
+        None => line.split_once(' ')?,
+    };
+    let (name, labels) = head.split_once('{').unwrap_or((head, ""));
+    let value = value.split_ascii_whitespace().next()?.parse().ok()?;
+    Some((name, labels, value))
+}
+
+/// Whose the labels say it is, and whether in vLLM's way.
+fn owner(labels: &str) -> (Owner, bool) {
+    for label in labels.split(',') {
+        let Some((name @ ("engine" | "dp_rank"), value)) = label.split_once('=') else { continue };
+        let number = value.trim_matches('"').parse();
+        return (number.map_or(Owner::Other, Owner::Rank), name == "engine");
+    }
+    (Owner::All, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str, header: Option<u32>) -> Option<Load> {
+        parse(text, Rank { header, events: None }).load
+    }
+
+    #[test]
+    fn reads_vllm() {
+        let text = "# HELP vllm:num_requests_running Number\n\
+            vllm:num_requests_running{engine=\"0\",model_name=\"a b, c\"} 3.0\n\
+            vllm:num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 2.0\n\
+            vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 9.0\n\
+            vllm:num_requests_waiting{engine=\"1\",model_name=\"tiny\"} 5.0\n\
+            vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.25\n\
+            vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"tiny\"} 0.5\n";
+        let all = Load { waiting: 7, running: 3, kv_usage: 0.5 };
+        assert_eq!(load(text, None), Some(all));
+        let first = Load { waiting: 2, running: 3, kv_usage: 0.25 };
+        assert_eq!(load(text, Some(0)), Some(first));
+        // A node of a hybrid deployment: its first rank is the third of all.
+        let second =
+            text.replace("engine=\"1\"", "engine=\"3\"").replace("engine=\"0\"", "engine=\"2\"");
+        assert_eq!(load(&second, Some(0)), Some(first));
+        assert_eq!(load(&second, Some(2)), Some(first));
+        assert_eq!(load(&second, Some(7)), None);
+        let page = parse(&second, Rank::default());
+        assert_eq!(page.engines, Engines { ranks: vec![2, 3], complete: true });
+    }
+
+    #[test]
+    fn reads_how_deep_vllm_sleeps() {
+        let page = |awake: u8, offloaded: u8, discarded: u8| {
+            let line = |state: &str, value: u8| {
+                let labels = format!("engine=\"0\",model_name=\"m\",sleep_state=\"{state}\"");
+                format!("vllm:engine_sleep_state{{{labels}}} {value}.0\n")
+            };
+            let states = [("awake", awake), ("weights_offloaded", offloaded)];
+            let states = states.into_iter().chain([("discard_all", discarded)]);
+            let text: String = states.map(|(state, value)| line(state, value)).collect();
+            parse(&text, Rank::default()).sleep
+        };
+        assert_eq!(page(1, 0, 0), None);
+        assert_eq!(page(0, 0, 0), Some(Sleep::Paused));
+        assert_eq!(page(0, 1, 0), Some(Sleep::Emptied));
+        assert_eq!(page(0, 0, 1), Some(Sleep::Emptied));
+        assert_eq!(parse("", Rank::default()).sleep, None);
+    }
+
+    #[test]
+    fn reads_sglang_and_refuses_the_rest() {
+        let text = "sglang:num_queue_reqs{model_name=\"m\"} 4\n\
+            sglang:num_running_reqs{model_name=\"m\"} 1.0 1700000000\n\
+            sglang:token_usage{model_name=\"m\"} NaN\nsglang:token_usage 7\n";
+        assert_eq!(load(text, None), Some(Load { waiting: 4, running: 1, kv_usage: 1.0 }));
+        assert_eq!(load("", None), None);
+        let ranks = parse("sglang:num_queue_reqs{dp_rank=\"1\"} 4", Rank::default()).engines;
+        assert_eq!(ranks, Engines { ranks: vec![1], complete: false });
+        assert_eq!(
+            load("vllm:num_requests_running{ -1\nvllm:num_requests_waiting nan", None),
+            None
+        );
+    }
+}
