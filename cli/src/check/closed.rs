@@ -82,6 +82,15 @@ fn keys(root: &At<'_>, findings: &mut Findings) {
 fn twins(envoy: &Envoy<'_>, findings: &mut Findings) {
     let mut names = BTreeSet::new();
     for cluster in envoy.root.items("static_resources.clusters") {
+        // `1.5` is a number here, and text for Envoy.
+        if cluster.text("name").is_none() {
+            findings.unproved(
+                "twin-cluster",
+                &cluster,
+                "The name of this cluster is no text: it is not checked.",
+                "Give it a name, in quotes if it looks like a number.",
+            );
+        }
         if !names.insert(cluster.text("name")) {
             findings.unproved(
                 "twin-cluster",

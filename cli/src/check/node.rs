@@ -10,6 +10,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 use serde_saphyr::Spanned;
 
+use super::spelling;
+
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -41,10 +43,17 @@ pub(super) enum Value {
 #[error("{0}")]
 pub(super) struct BadYaml(String);
 
+impl BadYaml {
+    pub(super) fn new(what: String) -> Self {
+        Self(what)
+    }
+}
+
 /// Reads all documents of a file.
 ///
 /// # Errors
-/// The parser's, with line and column; also where aliases would unfold beyond its budget.
+/// The parser's, with line and column; also where aliases would unfold beyond its budget, and where
+/// Envoy reads something else.
 pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     // A dump of a large Envoy has more nodes than the parser allows by default. Only aliases could
     // make more of them than there are bytes, and those stay bounded.
@@ -57,6 +66,7 @@ pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     let documents: Vec<Node> =
         documents.into_iter().map(|document| place(document, file)).collect();
     documents.iter().try_for_each(once)?;
+    spelling::check(text)?;
     Ok(documents)
 }
 

@@ -51,19 +51,6 @@ pub(super) fn check(
     }
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
-    // What a cluster has of its own goes before what routes have.
-    for (zone, rule) in &router.policy.zones {
-        let mut own = router.policy.clone();
-        own.zones.retain(|name, _| name == zone);
-        for name in rule.clusters.values() {
-            let cluster = envoy.clusters.get(name.as_str());
-            let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
-            for (_, options) in options.iter().flat_map(At::fields) {
-                let options = options.message().map_or(options, |(_, options)| options);
-                mirrors(envoy, &own, regions, &options, findings);
-            }
-        }
-    }
     let hosts = table.items("virtual_hosts");
     let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
     if without.len() == hosts.len() {
@@ -329,7 +316,7 @@ fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
 }
 
 /// Where copies of requests of the policy's zones go.
-fn mirrors(
+pub(super) fn mirrors(
     envoy: &Envoy<'_>,
     policy: &Policy,
     regions: &Regions,
