@@ -23,9 +23,7 @@ pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findin
     Walk { envoy, routers, watched: true, findings }.message(&envoy.root, "Bootstrap");
     admin(envoy, findings);
     twins(envoy, findings);
-    for (name, below) in envoy.root.fields() {
-        headers(&below, name, findings);
-    }
+    headers(&envoy.root, findings);
     keys(&envoy.root, findings);
 }
 
@@ -36,10 +34,9 @@ const OURS: [&str; 2] = ["x-warmpath-cluster", "x-gateway-destination-endpoint"]
 const NAMED_BY: [&str; 6] =
     ["remove", "exact", "cluster_header", "headers", "hash_policy", "override_host_sources"];
 
-/// Whatever else names one of these headers could set it, after the decision. `by` is the last field
-/// on the way that says what for.
-fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
-    if let Some(text) = at.node.text() {
+/// Whatever else names one of these headers could set it, after the decision.
+fn headers(root: &At<'_>, findings: &mut Findings) {
+    root.texts("", &mut |at, text, by| {
         let ours = OURS.iter().any(|header| text.eq_ignore_ascii_case(header));
         if ours && !NAMED_BY.iter().any(|name| same(by, name)) {
             findings.unproved(
@@ -49,18 +46,7 @@ fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
                 "Name it only to remove it from clients' requests and to carry out the decision.",
             );
         }
-    }
-    match &at.node.value {
-        Value::Scalar(_) => {}
-        Value::List(_) => at.each().iter().for_each(|item| headers(item, by, findings)),
-        Value::Map(_) => {
-            for (key, below) in at.fields() {
-                // These say of which header, not what for.
-                let detail = ["name", "header", "header_name"].iter().any(|name| same(key, name));
-                headers(&below, if detail { by } else { key }, findings);
-            }
-        }
-    }
+    });
 }
 
 /// Filter state that Envoy itself goes by, such as `envoy.tcp_proxy.cluster`.

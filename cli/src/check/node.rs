@@ -201,9 +201,11 @@ impl<'a> At<'a> {
 
     /// A field whose name may have dots in it.
     pub(super) fn field(&self, name: &str) -> Option<Self> {
-        let node = self.node.get(name)?;
+        let Value::Map(fields) = &self.node.value else { return None };
+        let (key, node) = fields.iter().find(|(key, _)| same(key, name))?;
         let dot = if self.path.is_empty() { "" } else { "." };
-        Some(Self { node, path: format!("{}{dot}{name}", self.path) })
+        // As it is spelled there, so that one thing has one path.
+        Some(Self { node, path: format!("{}{dot}{key}", self.path) })
     }
 
     /// The items of a list; none where there is no such list.
@@ -327,6 +329,33 @@ impl<'a> At<'a> {
             return Some(config);
         }
         is(of(&config, "type_url")).then(|| config.get("value")).flatten()
+    }
+
+    /// Each text below, this too, with the last field on the way that says what for; `by` is that of
+    /// this node.
+    pub(super) fn texts<'k>(&self, by: &'k str, each: &mut dyn FnMut(&Self, &'a str, &str))
+    where
+        'a: 'k,
+    {
+        match &self.node.value {
+            Value::Scalar(Json::String(text)) => each(self, text, by),
+            Value::Scalar(_) => {}
+            Value::List(_) => self.each().iter().for_each(|item| item.texts(by, each)),
+            Value::Map(_) => {
+                for (key, below) in self.fields() {
+                    // These say which, not what for.
+                    let detail = ["name", "header", "header_name"].iter().any(|n| same(key, n));
+                    below.texts(if detail { by } else { key }, each);
+                }
+            }
+        }
+    }
+
+    /// Each message below whose full name ends so, as an `Any` holds it.
+    pub(super) fn messages(&self, end: &str) -> Vec<Self> {
+        let holders = self.holders("@type").into_iter().chain(self.holders("type_url"));
+        let found = holders.filter_map(|any| any.message());
+        found.filter(|(kind, _)| kind.ends_with(end)).map(|(_, message)| message).collect()
     }
 
     /// Each node below that is a field of one of these names.
