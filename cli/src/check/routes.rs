@@ -129,6 +129,9 @@ impl<'a> See<'_, 'a> {
                     }
                 }
             }
+            if let Some(redirect) = route.get("redirect") {
+                redirected(&redirect, findings);
+            }
             if let Some(at) = route.get("match") {
                 caught |= catches_all(&at);
                 taken.extend(at.text("prefix").filter(|_| is_bare(&at)));
@@ -291,6 +294,31 @@ impl<'a> See<'_, 'a> {
                 "Remove disabled: true.",
             );
         }
+    }
+}
+
+/// By 307 and 308 a client sends its body again to wherever it is told; by others it does not.
+fn redirected(redirect: &At<'_>, findings: &mut Findings) {
+    let codes =
+        ["MOVED_PERMANENTLY", "FOUND", "SEE_OTHER", "TEMPORARY_REDIRECT", "PERMANENT_REDIRECT"];
+    // Istio has the status itself.
+    let status = redirect.number("response_code");
+    let again = status.is_some_and(|status| matches!(status as u16, 307 | 308))
+        || redirect
+            .enumeration("response_code", &codes)
+            .is_some_and(|code| matches!(code, "TEMPORARY_REDIRECT" | "PERMANENT_REDIRECT"));
+    if let Some(host) = redirect.get("host_redirect").filter(|_| again) {
+        findings.unproved(
+            "redirect-elsewhere",
+            &host,
+            format!(
+                "Clients are told to send their requests, with the body, to {} instead: where that \
+                 stands can't be seen from here.",
+                host.node.text().unwrap_or("?")
+            ),
+            "Answer by direct_response, or redirect with 303; or acknowledge it with what keeps it \
+             inside every zone (see --acknowledge).",
+        );
     }
 }
 

@@ -484,3 +484,25 @@ fn an_address_of_no_host_is_no_place() {
     );
     expect(&report(&[&any]), Verdict::NotProved, "unproven");
 }
+
+#[test]
+fn a_redirect_that_takes_the_body_along_is_told() {
+    let redirected = |redirect: Json| {
+        changed(|config| {
+            let host = &mut manager(config)["route_config"]["virtual_hosts"][0];
+            let routes = host["routes"].as_array_mut().unwrap();
+            routes.insert(1, json!({"match": {"path": "/v1/x"}, "redirect": redirect}));
+        })
+    };
+    for code in [json!("TEMPORARY_REDIRECT"), json!("PERMANENT_REDIRECT"), json!(3)] {
+        let report = redirected(json!({"host_redirect": "us.example.com", "response_code": code}));
+        expect(&report, Verdict::NotProved, "redirect-elsewhere");
+    }
+    for redirect in [
+        json!({"host_redirect": "us.example.com", "response_code": "SEE_OTHER"}),
+        json!({"https_redirect": true, "response_code": "PERMANENT_REDIRECT"}),
+    ] {
+        let report = redirected(redirect);
+        assert_eq!(rules(&report), Vec::<&str>::new(), "{:?}", report.findings);
+    }
+}
