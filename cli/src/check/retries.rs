@@ -118,7 +118,7 @@ fn one(envoy: &Envoy<'_>, router: &Router<'_>, retry: &At<'_>, findings: &mut Fi
     let mut repeats: Vec<String> =
         REPEATS.into_iter().filter(|name| on(name)).map(str::to_owned).collect();
     if on("retriable-status-codes") {
-        let broke = codes.iter().filter(|code| **code >= 500.0 && **code != 503.0);
+        let broke = codes.iter().filter(|code| **code >= 500.0 && **code as u16 != 503);
         repeats.extend(broke.map(|code| format!("status {code}")));
     }
     let retries = retry.number("num_retries").unwrap_or(1.0);
