@@ -524,6 +524,13 @@ mod tests {
     }
 
     #[test]
+    fn what_envoy_reads_otherwise_is_refused() {
+        for text in ["a: {!ignore b: 1}", "port_value: 043123"] {
+            assert!(read(text, 0).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn hostile_yaml_is_refused() {
         let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
         for n in 1..12 {
