@@ -98,7 +98,8 @@ impl<'a> See<'_, 'a> {
             let why = match self.envoy.reach(name) {
                 None => "which is not in the files".to_owned(),
                 Some(reach) => {
-                    let open = reach.open.first().map(|open| open.why.clone());
+                    let open =
+                        reach.open.iter().find(|open| !open.here).map(|open| open.why.clone());
                     let named = || {
                         let host = reach.hosts.iter().find(|host| !is_address(&host.key))?;
                         Some(format!("{} is a name, which can come to mean a replica", host.key))

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::config::Envoy;
 use super::fields::{self, Field};
 use super::finding::Findings;
-use super::hosts::{Regions, Verdict, is_address};
+use super::hosts::{Regions, Verdict, is_address, listens_at};
 use super::known::{self, Below, Category};
 use super::node::{At, Value, same};
 use super::plugin::{self, Router};
@@ -22,10 +22,9 @@ const READ: &str = "Do without it. Where you have read what it does, and it keep
 pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findings: &mut Findings) {
     Walk { envoy, routers, watched: true, findings }.message(&envoy.root, "Bootstrap");
     admin(envoy, findings);
+    admin_by_listener(envoy, findings);
     twins(envoy, findings);
-    for (name, below) in envoy.root.fields() {
-        headers(&below, name, findings);
-    }
+    headers(&envoy.root, findings);
     keys(&envoy.root, findings);
 }
 
@@ -36,10 +35,9 @@ const OURS: [&str; 2] = ["x-warmpath-cluster", "x-gateway-destination-endpoint"]
 const NAMED_BY: [&str; 6] =
     ["remove", "exact", "cluster_header", "headers", "hash_policy", "override_host_sources"];
 
-/// Whatever else names one of these headers could set it, after the decision. `by` is the last field
-/// on the way that says what for.
-fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
-    if let Some(text) = at.node.text() {
+/// Whatever else names one of these headers could set it, after the decision.
+fn headers(root: &At<'_>, findings: &mut Findings) {
+    root.texts("", &mut |at, text, by| {
         let ours = OURS.iter().any(|header| text.eq_ignore_ascii_case(header));
         if ours && !NAMED_BY.iter().any(|name| same(by, name)) {
             findings.unproved(
@@ -49,18 +47,7 @@ fn headers(at: &At<'_>, by: &str, findings: &mut Findings) {
                 "Name it only to remove it from clients' requests and to carry out the decision.",
             );
         }
-    }
-    match &at.node.value {
-        Value::Scalar(_) => {}
-        Value::List(_) => at.each().iter().for_each(|item| headers(item, by, findings)),
-        Value::Map(_) => {
-            for (key, below) in at.fields() {
-                // These say of which header, not what for.
-                let detail = ["name", "header", "header_name"].iter().any(|name| same(key, name));
-                headers(&below, if detail { by } else { key }, findings);
-            }
-        }
-    }
+    });
 }
 
 /// Filter state that Envoy itself goes by, such as `envoy.tcp_proxy.cluster`.
@@ -82,6 +69,15 @@ fn keys(root: &At<'_>, findings: &mut Findings) {
 fn twins(envoy: &Envoy<'_>, findings: &mut Findings) {
     let mut names = BTreeSet::new();
     for cluster in envoy.root.items("static_resources.clusters") {
+        // `1.5` is a number here, and text for Envoy.
+        if cluster.text("name").is_none() {
+            findings.unproved(
+                "twin-cluster",
+                &cluster,
+                "The name of this cluster is no text: it is not checked.",
+                "Give it a name, in quotes if it looks like a number.",
+            );
+        }
         if !names.insert(cluster.text("name")) {
             findings.unproved(
                 "twin-cluster",
@@ -96,9 +92,7 @@ fn twins(envoy: &Envoy<'_>, findings: &mut Findings) {
 /// Who reaches Envoy's admin page can tap requests and change settings.
 fn admin(envoy: &Envoy<'_>, findings: &mut Findings) {
     let Some(address) = envoy.root.get("admin.address") else { return };
-    let socket = address.text("socket_address.address");
-    let loopback = socket.and_then(|host| host.parse::<std::net::IpAddr>().ok());
-    if address.get("pipe").is_some() || loopback.is_some_and(|ip| ip.to_canonical().is_loopback()) {
+    if is_own(&address) {
         return;
     }
     findings.unproved(
@@ -108,6 +102,55 @@ fn admin(envoy: &Envoy<'_>, findings: &mut Findings) {
          is configured.",
         "Bind it to 127.0.0.1.",
     );
+}
+
+/// A listener that others reach, and that leads to the admin page.
+fn admin_by_listener(envoy: &Envoy<'_>, findings: &mut Findings) {
+    let Some(page) = envoy.root.get("admin.address") else { return };
+    for listener in envoy.root.items("static_resources.listeners") {
+        if listener.get("address").is_some_and(|address| is_own(&address)) {
+            continue;
+        }
+        let mut places = vec![listener.clone()];
+        let managers = envoy.managers.iter();
+        let here = managers.filter(|m| std::ptr::eq(m.listener.node, listener.node));
+        places.extend(here.filter_map(|m| super::routes::table(envoy, &m.config)));
+        for place in places {
+            place.texts("", &mut |at, text, _| {
+                let Some(reach) = envoy.reach(text) else { return };
+                if reach.hosts.iter().any(|host| listens_at(&page, &host.key)) {
+                    findings.unproved(
+                        "admin-open",
+                        at,
+                        format!(
+                            "The cluster {text} leads to Envoy's admin page: whoever reaches this \
+                             listener can change its settings, and see requests where a tap is \
+                             configured."
+                        ),
+                        "Bind the listener to 127.0.0.1, or lead it elsewhere.",
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// Whether an address is reached from this machine only.
+fn is_own(address: &At<'_>) -> bool {
+    let socket = address.text("socket_address.address");
+    let loopback = socket.and_then(|host| host.parse::<std::net::IpAddr>().ok());
+    address.get("pipe").is_some() || loopback.is_some_and(|ip| ip.to_canonical().is_loopback())
+}
+
+/// What an extension says in the fields that name clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    /// It has to name whom it tells: it is told of if it doesn't.
+    Somebody,
+    /// Whatever it names is a cluster.
+    Clusters,
+    /// Its fields aren't known.
+    Anything,
 }
 
 struct Walk<'w, 'a> {
@@ -178,7 +221,7 @@ impl<'a> Walk<'_, 'a> {
     fn any_at(&mut self, at: &At<'a>, category: Option<Category>, told: &At<'a>) {
         let Some((kind, config)) = at.message() else {
             self.unknown("unknown-type", told, "It names no type");
-            self.tells(at, false, true);
+            self.tells(at, Names::Anything, true);
             return;
         };
         match known::below(kind, category) {
@@ -205,11 +248,15 @@ impl<'a> Walk<'_, 'a> {
             Some(Below::Message(name)) => self.message(&config, name),
             Some(Below::Tells) => {
                 self.types(&config);
-                self.tells(&config, true, true);
+                self.tells(&config, Names::Somebody, true);
+            }
+            Some(Below::MayTell) => {
+                self.types(&config);
+                self.tells(&config, Names::Clusters, true);
             }
             Some(Below::Counts) => {
                 self.types(&config);
-                self.tells(&config, true, false);
+                self.tells(&config, Names::Somebody, false);
             }
             Some(Below::Program) if plugin::is_ours(&config) => {}
             Some(Below::Program) | None => {
@@ -220,7 +267,7 @@ impl<'a> Walk<'_, 'a> {
                     format!("{kind} is not known, here")
                 };
                 self.unknown(rule, told, &what);
-                self.tells(&config, false, true);
+                self.tells(&config, Names::Anything, true);
             }
         }
     }
@@ -256,9 +303,9 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Looks at whom an extension tells what it sees. Where it has to name somebody
-    /// (`must`), it is told if it doesn't; `requests`, if these are what it tells.
-    fn tells(&mut self, at: &At<'a>, must: bool, requests: bool) {
+    /// Looks at whom an extension tells what it sees; `requests`, if these are what it tells.
+    fn tells(&mut self, at: &At<'a>, names: Names, requests: bool) {
+        let must = names != Names::Anything;
         let mut any = false;
         for target in at.find_all(&["target_uri"]) {
             any = true;
@@ -277,7 +324,7 @@ impl<'a> Walk<'_, 'a> {
             let Some(name) = named.node.text().filter(|name| !name.is_empty()) else { continue };
             any |= self.told(&named, name, must, requests);
         }
-        if must && !any {
+        if names == Names::Somebody && !any {
             self.unknown("side-service", at, "It is not seen whom it tells of requests");
         }
     }

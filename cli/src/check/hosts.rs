@@ -28,6 +28,8 @@ pub(super) struct Open<'a> {
     pub(super) why: String,
     /// Whether a client chooses where it leads.
     pub(super) steered: bool,
+    /// Whether it leads to a listener of this Envoy's, which is looked at itself.
+    pub(super) here: bool,
 }
 
 /// All that a cluster leads to.
@@ -42,7 +44,7 @@ pub(super) struct Reach<'a> {
 
 impl<'a> Reach<'a> {
     fn open(&mut self, at: At<'a>, why: impl Into<String>) {
-        self.open.push(Open { at, why: why.into(), steered: false });
+        self.open.push(Open { at, why: why.into(), steered: false, here: false });
     }
 }
 
@@ -52,6 +54,13 @@ impl<'a> Envoy<'a> {
         let mut reach = Reach::default();
         let (name, _) = self.clusters.get_key_value(cluster)?;
         self.follow(name, &mut Vec::new(), 0, &mut reach);
+        for host in &reach.hosts {
+            if let Some(listener) = self.own_listener(&host.key) {
+                let key = &host.key;
+                let why = format!("{key} is this Envoy's own listener {listener}");
+                reach.open.push(Open { at: host.at.clone(), why, steered: false, here: true });
+            }
+        }
         Some(reach)
     }
 
@@ -124,12 +133,12 @@ impl<'a> Envoy<'a> {
             }
             "ORIGINAL_DST" | "envoy.cluster.original_dst" | "envoy.clusters.original_dst" => {
                 let why = "it leads wherever the client's connection or a header says".into();
-                reach.open.push(Open { at: cluster.clone(), why, steered: true });
+                reach.open.push(Open { at: cluster.clone(), why, steered: true, here: false });
             }
             "envoy.clusters.dynamic_forward_proxy"
             | "envoy.extensions.clusters.dynamic_forward_proxy.v3.ClusterConfig" => {
                 let why = "it leads to whatever host the client asks for".into();
-                reach.open.push(Open { at: cluster.clone(), why, steered: true });
+                reach.open.push(Open { at: cluster.clone(), why, steered: true, here: false });
             }
             other => {
                 let why = format!("its hosts come from {other}, which can't be followed");
@@ -137,6 +146,17 @@ impl<'a> Envoy<'a> {
             }
         }
         way.pop();
+    }
+
+    /// The listener of this Envoy itself that takes connections to a host.
+    pub(super) fn own_listener(&self, host: &str) -> Option<&'a str> {
+        self.root.items("static_resources.listeners").into_iter().find_map(|listener| {
+            let more = listener.items("additional_addresses").into_iter();
+            let more = more.filter_map(|more| more.get("address"));
+            let mut all = listener.get("address").into_iter().chain(more);
+            let here = all.any(|address| listens_at(&address, host));
+            here.then(|| listener.text("name").unwrap_or("?"))
+        })
     }
 }
 
@@ -163,6 +183,10 @@ fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Rea
             let addresses = endpoint.get("address").into_iter();
             for address in addresses.chain(more.filter_map(|more| more.get("address"))) {
                 match key(&address) {
+                    // It means whatever machine asks.
+                    Some(key) if is_unspecified(&key) => {
+                        reach.open(address, "0.0.0.0 is no host's address");
+                    }
                     Some(key) => reach.hosts.push(Host {
                         key,
                         priority,
@@ -197,6 +221,31 @@ pub(super) fn is_address(key: &str) -> bool {
         || key
             .rsplit_once(':')
             .is_some_and(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
+}
+
+fn is_unspecified(key: &str) -> bool {
+    let host = key.rsplit_once(':').map_or(key, |(host, _)| host);
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    ip.is_ok_and(|ip| ip.to_canonical().is_unspecified())
+}
+
+/// Whether what listens at this address takes connections to a host: at any of the machine's
+/// addresses, where it is bound to all, or to one of loopback's.
+pub(super) fn listens_at(address: &At<'_>, host: &str) -> bool {
+    let Some(own) = key(address) else { return false };
+    let ip = |key: &str| {
+        let (ip, port) = key.rsplit_once(':')?;
+        Some((ip.trim_matches(['[', ']']).parse::<IpAddr>().ok()?.to_canonical(), port.to_owned()))
+    };
+    match (ip(&own), ip(host)) {
+        // A connection to the unspecified address comes to this machine.
+        (Some((bound, port)), Some((asked, of))) => {
+            let here = asked.is_loopback() || asked.is_unspecified();
+            port == of
+                && (bound == asked || (here && (bound.is_unspecified() || asked.is_unspecified())))
+        }
+        _ => own == host,
+    }
 }
 
 fn key(address: &At<'_>) -> Option<String> {

@@ -32,6 +32,11 @@ impl Documents {
 
     pub(super) fn add(&mut self, document: Node) {
         match document.get("kind").and_then(Node::text) {
+            // Both can have every proxy tell a tracer or a logger.
+            Some("ConfigMap") if is_mesh(&document) => self.others.push(document),
+            _ if !At::root(&document).find_all(&["proxy.istio.io/config"]).is_empty() => {
+                self.others.push(document);
+            }
             Some("EnvoyFilter") => self.filters.push(document),
             Some("VirtualService") => self.services.push(document),
             Some("RequestAuthentication") => self.authentications.push(document),
@@ -150,6 +155,12 @@ impl Documents {
     }
 }
 
+/// Whether this is the configuration of the whole mesh.
+fn is_mesh(map: &Node) -> bool {
+    let has = |name| map.get("data").is_some_and(|data| data.get(name).is_some());
+    has("mesh") || has("meshNetworks") || name(map) == "istio" || name(map).starts_with("istio-")
+}
+
 fn name(object: &Node) -> &str {
     object.get("metadata").and_then(|m| m.get("name")).and_then(Node::text).unwrap_or("?")
 }
@@ -183,7 +194,14 @@ fn routes(http: &At<'_>) -> Vec<Node> {
         }
         ("direct_response", response)
     } else if http.get("redirect").is_some() {
-        ("redirect", Node::map(place, []))
+        let mut redirect = Node::map(place, []);
+        if let Some(host) = http.get("redirect.authority") {
+            redirect.get_or_insert("host_redirect", || host.node.clone());
+        }
+        if let Some(code) = http.get("redirect.redirect_code") {
+            redirect.get_or_insert("response_code", || code.node.clone());
+        }
+        ("redirect", redirect)
     } else {
         let cluster = |at: &At<'_>| {
             let host = at.text("host").unwrap_or("?");

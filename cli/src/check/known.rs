@@ -30,13 +30,15 @@ pub(super) enum Below {
     Message(&'static str),
     /// It tells a cluster of requests, headers or bodies: that has to stand in every zone.
     Tells,
+    /// Settings by host or route of what tells: they may name another cluster.
+    MayTell,
     /// It tells a cluster counts, which are nobody's request.
     Counts,
     /// A program: known if it is this project's.
     Program,
 }
 
-use Below::{Counts, Message, Program, Tells, Types};
+use Below::{Counts, MayTell, Message, Program, Tells, Types};
 use Category::{
     AccessLogger, Bootstrap, HttpFilter, ListenerFilter, NetworkFilter, Other, StatsSink, Tracer,
     TransportSocket, UpstreamHttpFilter,
@@ -96,10 +98,16 @@ const KNOWN: &[(Category, Below, &[&str])] = &[
         Tells,
         &[
             "filters.http.ext_authz.v3.ExtAuthz",
-            "filters.http.ext_authz.v3.ExtAuthzPerRoute",
             "filters.http.ext_proc.v3.ExternalProcessor",
-            "filters.http.ext_proc.v3.ExtProcPerRoute",
             "filters.http.ratelimit.v3.RateLimit",
+        ],
+    ),
+    (
+        HttpFilter,
+        MayTell,
+        &[
+            "filters.http.ext_authz.v3.ExtAuthzPerRoute",
+            "filters.http.ext_proc.v3.ExtProcPerRoute",
             "filters.http.ratelimit.v3.RateLimitPerRoute",
         ],
     ),

@@ -25,6 +25,8 @@ mod ranks;
 mod residency;
 mod retries;
 mod routes;
+mod sends;
+mod spelling;
 mod strip;
 #[cfg(test)]
 mod tests;
@@ -238,6 +240,7 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
         for (router, regions) in &routers {
             proofs.extend(residency::check(&envoy, router, regions, &mut findings));
             routes::check(&envoy, router, regions, &mut findings);
+            sends::check(&envoy, router, regions, &mut findings);
             strip::check(router, &mut findings);
             zone_value::check(&envoy, router, &mut findings);
             listener::check(router, &mut findings);

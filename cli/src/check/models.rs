@@ -128,7 +128,7 @@ fn adapters(relays: &[Node], router: &Router<'_>, findings: &mut Findings) {
             &router.said,
             format!(
                 "models.{model}.adapters has {adapter:?}, which no relay's configuration lists for \
-                 that model: nobody has loaded it."
+                 that model, or for none of its replicas: nobody has loaded it."
             ),
             "Add it to the relay's models[].adapters, or have from_engine ask the engines.",
         );
@@ -156,8 +156,31 @@ fn missing<'p>(
                 .filter_map(|known| known.get("adapters"))
                 .any(|list| list.node.items().iter().any(|given| given.text() == Some(adapter)))
         };
+        // Replicas that say what they have loaded.
+        let sources: Vec<At<'_>> = relays
+            .iter()
+            .map(At::root)
+            .flat_map(|relay| [relay.items("replicas"), relay.items("discovery")].concat())
+            .filter(|source| source.text("model") == Some(name))
+            .collect();
+        let said: Vec<Option<At<'_>>> = sources
+            .iter()
+            .map(|source| source.get("adapters").filter(|l| l.node.is_list()))
+            .collect();
+        let loaded = |adapter: &str| {
+            said.is_empty()
+                || said.iter().any(|list| {
+                    list.as_ref().is_none_or(|list| {
+                        list.node.items().iter().any(|given| given.text() == Some(adapter))
+                    })
+                })
+        };
         let wanted = names.adapters.iter().map(String::as_str);
-        missing.extend(wanted.filter(|adapter| !listed(adapter)).map(|a| (name.as_str(), a)));
+        missing.extend(
+            wanted
+                .filter(|adapter| !listed(adapter) || !loaded(adapter))
+                .map(|a| (name.as_str(), a)),
+        );
     }
     missing
 }
@@ -184,5 +207,15 @@ mod tests {
         assert_eq!(missing(&asked, &policy), []);
         assert_eq!(missing(&relays("models: []"), &policy), [("demo", "a"), ("demo", "b")]);
         assert_eq!(missing(&known, &BTreeMap::new()), []);
+        let replicas = |adapters: &str| {
+            let list = "models: [{name: demo, adapters: [a, b]}]";
+            let other = "{model: beta, adapters: []}";
+            relays(&format!(
+                "{list}\nreplicas: [{{model: demo, adapters: [a]}}, {other}, {adapters}]"
+            ))
+        };
+        assert_eq!(missing(&replicas("{model: demo, adapters: []}"), &policy), [("demo", "b")]);
+        assert_eq!(missing(&replicas("{model: demo, adapters: [b]}"), &policy), []);
+        assert_eq!(missing(&replicas("{model: demo}"), &policy), [], "nobody says what it has");
     }
 }

@@ -10,6 +10,8 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value as Json;
 use serde_saphyr::Spanned;
 
+use super::spelling;
+
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -41,10 +43,17 @@ pub(super) enum Value {
 #[error("{0}")]
 pub(super) struct BadYaml(String);
 
+impl BadYaml {
+    pub(super) fn new(what: String) -> Self {
+        Self(what)
+    }
+}
+
 /// Reads all documents of a file.
 ///
 /// # Errors
-/// The parser's, with line and column; also where aliases would unfold beyond its budget.
+/// The parser's, with line and column; also where aliases would unfold beyond its budget, and where
+/// Envoy reads something else.
 pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     // A dump of a large Envoy has more nodes than the parser allows by default. Only aliases could
     // make more of them than there are bytes, and those stay bounded.
@@ -57,6 +66,7 @@ pub(super) fn read(text: &str, file: usize) -> Result<Vec<Node>, BadYaml> {
     let documents: Vec<Node> =
         documents.into_iter().map(|document| place(document, file)).collect();
     documents.iter().try_for_each(once)?;
+    spelling::check(text)?;
     Ok(documents)
 }
 
@@ -191,9 +201,11 @@ impl<'a> At<'a> {
 
     /// A field whose name may have dots in it.
     pub(super) fn field(&self, name: &str) -> Option<Self> {
-        let node = self.node.get(name)?;
+        let Value::Map(fields) = &self.node.value else { return None };
+        let (key, node) = fields.iter().find(|(key, _)| same(key, name))?;
         let dot = if self.path.is_empty() { "" } else { "." };
-        Some(Self { node, path: format!("{}{dot}{name}", self.path) })
+        // As it is spelled there, so that one thing has one path.
+        Some(Self { node, path: format!("{}{dot}{key}", self.path) })
     }
 
     /// The items of a list; none where there is no such list.
@@ -317,6 +329,33 @@ impl<'a> At<'a> {
             return Some(config);
         }
         is(of(&config, "type_url")).then(|| config.get("value")).flatten()
+    }
+
+    /// Each text below, this too, with the last field on the way that says what for; `by` is that of
+    /// this node.
+    pub(super) fn texts<'k>(&self, by: &'k str, each: &mut dyn FnMut(&Self, &'a str, &str))
+    where
+        'a: 'k,
+    {
+        match &self.node.value {
+            Value::Scalar(Json::String(text)) => each(self, text, by),
+            Value::Scalar(_) => {}
+            Value::List(_) => self.each().iter().for_each(|item| item.texts(by, each)),
+            Value::Map(_) => {
+                for (key, below) in self.fields() {
+                    // These say which, not what for.
+                    let detail = ["name", "header", "header_name"].iter().any(|n| same(key, n));
+                    below.texts(if detail { by } else { key }, each);
+                }
+            }
+        }
+    }
+
+    /// Each message below whose full name ends so, as an `Any` holds it.
+    pub(super) fn messages(&self, end: &str) -> Vec<Self> {
+        let holders = self.holders("@type").into_iter().chain(self.holders("type_url"));
+        let found = holders.filter_map(|any| any.message());
+        found.filter(|(kind, _)| kind.ends_with(end)).map(|(_, message)| message).collect()
     }
 
     /// Each node below that is a field of one of these names.
@@ -482,6 +521,13 @@ mod tests {
             assert!(read(twice, 0).is_err(), "{twice}");
         }
         assert!(read("a: {x_y: 1}\nb: {xY: 1}", 0).is_ok());
+    }
+
+    #[test]
+    fn what_envoy_reads_otherwise_is_refused() {
+        for text in ["a: {!ignore b: 1}", "port_value: 043123"] {
+            assert!(read(text, 0).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use super::strip::Stripped;
 
 /// Values of `retry_on` by which a request is sent again that its engine died of. Both `5xx` and
 /// `gateway-error` count a reset as such an answer. `reset-before-request` doesn't: nothing of the
-/// request was sent. Nor do `connect-failure` and `refused-stream`, or a status in
-/// `retriable-status-codes`, which an engine that is alive has given.
+/// request was sent. Nor do `connect-failure` and `refused-stream`. A status in
+/// `retriable-status-codes` does if it is one that an engine gives of a prompt that broke it, such as
+/// vLLM's 500 before it shuts down, and none by which one that is alive and full turns it away.
 /// Source: RetryStateImpl::wouldRetryFromReset in source/common/router/retry_state_impl.cc.
 const REPEATS: [&str; 3] = ["reset", "5xx", "gateway-error"];
 
@@ -111,7 +112,15 @@ pub(super) fn headers(router: &Router<'_>, findings: &mut Findings) {
 fn one(envoy: &Envoy<'_>, router: &Router<'_>, retry: &At<'_>, findings: &mut Findings) {
     let on = retry.text("retry_on").unwrap_or("");
     let on = |name: &str| on.split(',').any(|given| given.trim() == name);
-    let repeats: Vec<&str> = REPEATS.into_iter().filter(|name| on(name)).collect();
+    let codes = retry.get("retriable_status_codes");
+    let codes: Vec<f64> =
+        codes.map(|codes| codes.each().iter().filter_map(At::value).collect()).unwrap_or_default();
+    let mut repeats: Vec<String> =
+        REPEATS.into_iter().filter(|name| on(name)).map(str::to_owned).collect();
+    if on("retriable-status-codes") {
+        let broke = codes.iter().filter(|code| **code >= 500.0 && **code as u16 != 503);
+        repeats.extend(broke.map(|code| format!("status {code}")));
+    }
     let retries = retry.number("num_retries").unwrap_or(1.0);
     if !repeats.is_empty() && retries > 1.0 {
         findings.error(
@@ -121,7 +130,8 @@ fn one(envoy: &Envoy<'_>, router: &Router<'_>, retry: &At<'_>, findings: &mut Fi
                 "A request that its engine dies of is sent to {retries} more engines ({}).",
                 repeats.join(", ")
             ),
-            "Set num_retries: 1, or have reset-before-request in its place.",
+            "Set num_retries: 1, or have reset-before-request in its place, and of statuses 503 \
+             and 429 only.",
         );
     }
     if let Some(timeout) = retry.get("per_try_timeout").filter(|at| !is_zero(at)) {
@@ -133,10 +143,6 @@ fn one(envoy: &Envoy<'_>, router: &Router<'_>, retry: &At<'_>, findings: &mut Fi
             "Leave per_try_timeout out; per_try_idle_timeout bounds silence.",
         );
     }
-    let codes = retry.get("retriable_status_codes");
-    let codes: Vec<f64> = codes
-        .map(|codes| codes.node.items().iter().filter_map(|n| n.to_json().as_f64()).collect())
-        .unwrap_or_default();
     let retried = |code: f64| on("retriable-status-codes") && codes.contains(&code);
     let missing: Vec<&str> = [
         (on("connect-failure") || on("5xx"), "connect-failure"),

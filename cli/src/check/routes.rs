@@ -51,19 +51,6 @@ pub(super) fn check(
     }
     see.mirrors(&table, findings);
     see.switched_off(&table, findings);
-    // What a cluster has of its own goes before what routes have.
-    for (zone, rule) in &router.policy.zones {
-        let mut own = router.policy.clone();
-        own.zones.retain(|name, _| name == zone);
-        for name in rule.clusters.values() {
-            let cluster = envoy.clusters.get(name.as_str());
-            let options = cluster.and_then(|c| c.get("typed_extension_protocol_options"));
-            for (_, options) in options.iter().flat_map(At::fields) {
-                let options = options.message().map_or(options, |(_, options)| options);
-                mirrors(envoy, &own, regions, &options, findings);
-            }
-        }
-    }
     let hosts = table.items("virtual_hosts");
     let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
     if without.len() == hosts.len() {
@@ -141,6 +128,9 @@ impl<'a> See<'_, 'a> {
                         );
                     }
                 }
+            }
+            if let Some(redirect) = route.get("redirect") {
+                redirected(&redirect, findings);
             }
             if let Some(at) = route.get("match") {
                 caught |= catches_all(&at);
@@ -307,6 +297,31 @@ impl<'a> See<'_, 'a> {
     }
 }
 
+/// By 307 and 308 a client sends its body again to wherever it is told; by others it does not.
+fn redirected(redirect: &At<'_>, findings: &mut Findings) {
+    let codes =
+        ["MOVED_PERMANENTLY", "FOUND", "SEE_OTHER", "TEMPORARY_REDIRECT", "PERMANENT_REDIRECT"];
+    // Istio has the status itself.
+    let status = redirect.number("response_code");
+    let again = status.is_some_and(|status| matches!(status as u16, 307 | 308))
+        || redirect
+            .enumeration("response_code", &codes)
+            .is_some_and(|code| matches!(code, "TEMPORARY_REDIRECT" | "PERMANENT_REDIRECT"));
+    if let Some(host) = redirect.get("host_redirect").filter(|_| again) {
+        findings.unproved(
+            "redirect-elsewhere",
+            &host,
+            format!(
+                "Clients are told to send their requests, with the body, to {} instead: where that \
+                 stands can't be seen from here.",
+                host.node.text().unwrap_or("?")
+            ),
+            "Answer by direct_response, or redirect with 303; or acknowledge it with what keeps it \
+             inside every zone (see --acknowledge).",
+        );
+    }
+}
+
 /// The filter knows an API by how the path ends that is asked for, before any rewrite: `/v1/…`,
 /// whatever comes before it. So what puts `/v1` there itself hides it.
 fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
@@ -346,7 +361,7 @@ fn from_v1(path: &str) -> Option<&str> {
 }
 
 /// Where copies of requests of the policy's zones go.
-fn mirrors(
+pub(super) fn mirrors(
     envoy: &Envoy<'_>,
     policy: &Policy,
     regions: &Regions,

@@ -13,12 +13,45 @@ use warmpath_routing::zone_source::Source;
 use super::config::Envoy;
 use super::finding::Findings;
 use super::hosts::Regions;
-use super::node::At;
+use super::node::{At, Node, same};
 use super::operator::{Operator, operators};
 use super::plugin::Router;
 use super::strip::Stripped;
 
 const JWT: &str = "envoy.filters.http.jwt_authn";
+
+/// Fields that name a header to take it away, to read it, or to set it to a value that is looked at
+/// (`key`).
+const READ_BY: [&str; 25] = [
+    "remove",
+    "request_headers_to_remove",
+    "response_headers_to_remove",
+    "exact",
+    "prefix",
+    "key",
+    "headers",
+    "hash_policy",
+    "cluster_header",
+    "host_rewrite_header",
+    "vhost_header",
+    "request_headers",
+    "request_header",
+    "request_rules",
+    "from_headers",
+    "header_filter",
+    "permissions",
+    "principals",
+    "ids",
+    "rules",
+    "not_id",
+    "not_rule",
+    "override_host_sources",
+    "key_sources",
+    "stat_prefix",
+];
+
+/// Fields that name the header in which an authentication says whom it has recognized.
+const CHECKED_BY: [&str; 2] = ["forward_username_header", "forwarding"];
 
 /// Who chooses a value. The worst comes last.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +74,8 @@ pub(super) fn check(envoy: &Envoy<'_>, router: &Router<'_>, findings: &mut Findi
         table: super::routes::table(envoy, manager),
         stripped: Stripped::of(manager),
         number: router.number,
+        default: router.policy.zone_source.default.as_deref(),
+        said: &router.said,
     };
     let sources = &router.policy.zone_source.from;
     for source in sources {
@@ -57,7 +92,7 @@ pub(super) fn check(envoy: &Envoy<'_>, router: &Router<'_>, findings: &mut Findi
 }
 
 /// Filter chains of one listener that lead to several zones: where TLS's server name or protocol
-/// tells them apart, a client does.
+/// tells them apart, a client does; where addresses do, so does whoever says these.
 pub(super) fn chains(
     envoy: &Envoy<'_>,
     routers: &[(Router<'_>, Regions)],
@@ -76,8 +111,19 @@ pub(super) fn chains(
             });
             let fixed = set.filter_map(|set| set.text("value"));
             zones.extend(fixed.filter(|value| operators(value).is_empty()).map(str::to_owned));
+            let states: Vec<&str> =
+                router.policy.zone_source.from.iter().filter_map(state_of).collect();
+            let set = listener
+                .holders("object_key")
+                .into_iter()
+                .filter(|set| set.text("object_key").is_some_and(|key| states.contains(&key)));
+            zones.extend(set.filter_map(|set| {
+                let value = set.find_all(&["inline_string", "text_format"]);
+                value.first().and_then(|value| value.node.text()).map(str::to_owned)
+            }));
         }
-        let chosen = ["server_names", "application_protocols", "transport_protocol"];
+        let chosen =
+            ["server_names", "application_protocols", "transport_protocol", "source_ports"];
         let matches = listener.find_all(&["filter_chain_match", "filter_chain_matcher"]);
         let told = matches.iter().any(|at| {
             at.path.ends_with("matcher") || chosen.iter().any(|name| at.get(name).is_some())
@@ -86,6 +132,23 @@ pub(super) fn chains(
         if several && told && zones.len() > 1 {
             by_host(&listener, "The filter chain, which sets the zone here,", findings);
         }
+        let said = ["source_prefix_ranges", "source_type", "prefix_ranges", "destination_port"];
+        let by_address = matches.iter().any(|at| said.iter().any(|name| at.get(name).is_some()));
+        if several && by_address && zones.len() > 1 && is_proxied(&listener) {
+            let why = Origin::Unknown("a PROXY protocol header says its addresses".into());
+            tell(&listener, "The filter chain, chosen by addresses,", why, findings);
+        }
+    }
+}
+
+/// The filter state that a source reads.
+fn state_of(source: &Source) -> Option<&str> {
+    match innermost(source) {
+        Source::Property(path) => match path.as_slice() {
+            [kind, name, ..] if kind == "filter_state" => Some(name),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -138,6 +201,10 @@ struct See<'s, 'a> {
     stripped: Stripped,
     /// Number of our filter among the manager's.
     number: usize,
+    /// The zone of requests that have none.
+    default: Option<&'s str>,
+    /// The filter's own configuration.
+    said: &'s At<'a>,
 }
 
 impl<'a> See<'_, 'a> {
@@ -156,7 +223,7 @@ impl<'a> See<'_, 'a> {
 
     /// What sets a header that names zones, each told where it stands.
     fn setters(&self, header: &str, findings: &mut Findings) {
-        let mut fixed = BTreeSet::new();
+        let (mut fixed, mut routed) = (BTreeSet::new(), false);
         for set in self.set(header) {
             let value = set.text("value").unwrap_or_default();
             let raw = set.get("raw_value").is_some();
@@ -172,14 +239,69 @@ impl<'a> See<'_, 'a> {
             } else {
                 tell(&set, &format!("{value:?} in {header}"), origin, findings);
             }
-            let routed = self.table.as_ref().is_some_and(|table| set.path.starts_with(&table.path));
-            if routed && operators(value).is_empty() {
+            // Another chain's connection manager is none of the routes' business.
+            if self.routed(&set) || set.path.starts_with(&self.manager.path) {
                 fixed.insert(value.to_owned());
             }
+            routed |= self.routed(&set);
+        }
+        for (at, origin) in self.writers(header) {
+            tell(&at, &format!("What is written into {header}"), origin, findings);
         }
         // Of one zone only, a client chooses at most that it has none.
-        if let Some(table) = self.table.as_ref().filter(|_| fixed.len() > 1) {
+        fixed.extend(self.default.map(str::to_owned));
+        if let Some(table) = self.table.as_ref().filter(|_| routed && fixed.len() > 1) {
             by_host(table, &format!("{header} is set by virtual host or route: it"), findings);
+        }
+    }
+
+    /// Whether this stands among the routes, whose choice is by the host and path that are asked for.
+    fn routed(&self, at: &At<'_>) -> bool {
+        self.table.as_ref().is_some_and(|table| at.path.starts_with(&table.path))
+    }
+
+    /// At the best what the route chooses, where it stands there.
+    fn at_best(&self, at: &At<'_>, origin: Origin) -> Origin {
+        if self.routed(at) { origin.max(Origin::Route) } else { origin }
+    }
+
+    /// What else writes a header by its name, and who chooses that.
+    fn writers(&self, header: &str) -> Vec<(At<'a>, Origin)> {
+        let mut found = Vec::new();
+        let said: *const Node = self.said.node;
+        for place in [Some(self.manager), self.named_table()].into_iter().flatten() {
+            place.texts("", &mut |at, text, by| {
+                let own = at.path.starts_with(&self.said.path) || std::ptr::eq(at.node, said);
+                let is = |names: &[&str]| names.iter().any(|name| same(by, name));
+                if own || !text.eq_ignore_ascii_case(header) || is(&READ_BY) || is(&CHECKED_BY) {
+                    return;
+                }
+                let origin = match by {
+                    _ if is(&["ip_tag_header"]) => self.address(),
+                    _ if is(&["claim_to_headers", "forward_payload_header"]) => self.claims(),
+                    _ => Origin::Unknown(format!("what {by} does with it isn't known")),
+                };
+                found.push((at.clone(), self.at_best(at, origin)));
+            });
+        }
+        // Who comes often chooses that it is there.
+        for added in self.all(&["request_headers_to_add_when_not_enforced"]) {
+            let here = added.find_all(&["key"]);
+            let here = here
+                .into_iter()
+                .filter(|key| key.node.text().is_some_and(|key| key.eq_ignore_ascii_case(header)));
+            let why = || Origin::Unknown("whoever is over a rate limit has it".into());
+            found.extend(here.map(|key| (key, why())));
+        }
+        found
+    }
+
+    /// Claims of tokens, by what checks these.
+    fn claims(&self) -> Origin {
+        if self.all(&["extract_only_without_validation"]).is_empty() {
+            Origin::Gateway
+        } else {
+            Origin::Client("tokens are taken there without being checked".into())
         }
     }
 
@@ -204,15 +326,20 @@ impl<'a> See<'_, 'a> {
 
     /// A request header's value, as our filter finds it.
     fn header(&self, header: &str, depth: usize) -> Origin {
-        if !self.stripped.has(header) {
+        // What a request can't be without can't be removed.
+        if !self.stripped.has(header) || header.starts_with(':') || header == "host" {
             return Origin::Client(format!("clients can send the header {header}"));
         }
         let set = self.set(header);
-        let values = set.iter().map(|set| match set.get("raw_value") {
-            Some(_) => unread(),
-            None => self.format(set.text("value").unwrap_or_default(), depth + 1),
+        let values = set.iter().map(|set| {
+            let origin = match set.get("raw_value") {
+                Some(_) => unread(),
+                None => self.format(set.text("value").unwrap_or_default(), depth + 1),
+            };
+            self.at_best(set, origin)
         });
-        values.max().unwrap_or(Origin::Gateway)
+        let written = self.writers(header).into_iter().map(|(_, origin)| origin);
+        values.chain(written).max().unwrap_or(Origin::Gateway)
     }
 
     /// What a format string comes to.
@@ -344,21 +471,20 @@ impl<'a> See<'_, 'a> {
                         == namespace
                 });
                 if here {
-                    origins.push(match rule.text("header") {
+                    let origin = match rule.text("header") {
                         Some(header) => self.header(&header.to_ascii_lowercase(), depth + 1),
                         None => Origin::Client("it is made of what a client sends".into()),
-                    });
+                    };
+                    origins.push(self.at_best(&rule, origin));
                 }
             }
         }
-        let fixed = filters.iter().filter_map(|filter| {
-            let kind = filter.get("typed_config")?.message()?;
-            kind.0.ends_with("set_metadata.v3.Config").then_some(kind.1)
-        });
-        for config in fixed {
+        let places = [Some(self.manager), self.named_table()];
+        let fixed = places.into_iter().flatten();
+        for config in fixed.flat_map(|place| place.messages("set_metadata.v3.Config")) {
             let here = config.find_all(&["metadata_namespace"]);
             if here.iter().any(|at| at.node.text() == Some(namespace)) {
-                origins.push(Origin::Gateway);
+                origins.push(self.at_best(&config, Origin::Gateway));
             }
         }
         for filter in self.listener.items("listener_filters") {
@@ -390,7 +516,8 @@ impl<'a> See<'_, 'a> {
             let text = format.as_ref().and_then(|format| {
                 format.text("text_format_source.inline_string").or(format.text("text_format"))
             });
-            text.map_or_else(unread, |text| self.format(text, depth + 1))
+            let origin = text.map_or_else(unread, |text| self.format(text, depth + 1));
+            self.at_best(set, origin)
         });
         origins.max().unwrap_or_else(|| {
             Origin::Unknown(format!("nothing here is known to set the filter state {name}"))
@@ -399,8 +526,7 @@ impl<'a> See<'_, 'a> {
 
     /// The client's address: its connection's, unless something that is sent says another.
     fn address(&self) -> Origin {
-        let proxied = self.listener.items("listener_filters");
-        if proxied.iter().any(|filter| filter.typed("ProxyProtocol").is_some())
+        if is_proxied(self.listener)
             || !self.manager.items("original_ip_detection_extensions").is_empty()
             || self.manager.number("xff_num_trusted_hops").is_some_and(|hops| hops > 0.0)
         {
@@ -454,6 +580,13 @@ fn trust(context: &At<'_>) -> Origin {
         // It asks for none, so that there is no name.
         _ => Origin::Gateway,
     }
+}
+
+/// Whether a line that is sent says a connection's addresses.
+fn is_proxied(listener: &At<'_>) -> bool {
+    let filters = listener.items("listener_filters");
+    filters.iter().any(|filter| filter.typed("ProxyProtocol").is_some())
+        || listener.find_all(&["use_proxy_proto"]).iter().any(At::is_set)
 }
 
 fn unread() -> Origin {

@@ -69,8 +69,11 @@ impl Frame {
 
 impl Request {
     /// Tokens that an engine which holds these blocks finds cached: whole blocks from the start,
-    /// never the last token.
+    /// never the last token. It reads none for who wants to know how likely the prompt was.
     pub(crate) fn cached_by(&self, held: &HashSet<Block>, block_tokens: usize) -> usize {
+        if self.body.contains("\"prompt_logprobs\"") {
+            return 0;
+        }
         let ids = &self.prompt_token_ids;
         (1..=(ids.len() - 1) / block_tokens)
             .map(|block| block * block_tokens)

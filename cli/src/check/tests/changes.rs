@@ -88,6 +88,16 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("retry-reset", &[("num_retries: 1", "num_retries: 3"), (",reset,", ",gateway-error,")]),
     ("", &[("num_retries: 1", "num_retries: 3"), (",reset,", ",reset-before-request,")]),
     ("", &[("num_retries: 1", "metadata: {}")]),
+    (
+        "retry-reset",
+        &[
+            ("num_retries: 1", "num_retries: 2"),
+            (",reset,", ","),
+            ("[503, 429]", "[503, 429, 500]"),
+        ],
+    ),
+    ("", &[("num_retries: 1", "num_retries: 2"), (",reset,", ",")]),
+    ("", &[("[503, 429]", "[503, 429, 500]")]),
     ("retry-unread", &[("retry_policy:\n", "retry_policy_typed_config:\n")]),
     (
         "retry-headers",

@@ -44,6 +44,12 @@ fn what_is_broken_there_is_found_at_its_line() {
         (
             3,
             "directResponse:",
+            "redirect: { authority: us.example.com, redirectCode: 307 }\n      x:",
+            "redirect-elsewhere",
+        ),
+        (
+            3,
+            "directResponse:",
             "redirect: {}\n      mirrors: [{ destination: { host: x } }]\n      y:",
             "",
         ),
@@ -97,6 +103,27 @@ fn envoy_accepts_what_they_make() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn what_configures_the_whole_mesh_is_told() {
+    let found = |more: &str| {
+        let mut texts = shipped();
+        texts.push(more.to_owned());
+        let report = checked(&texts);
+        (rules(&report), verdict(&report))
+    };
+    for mesh in [
+        "kind: ConfigMap\nmetadata: { name: istio }\ndata: { mesh: 'defaultConfig: {}' }",
+        "kind: ConfigMap\nmetadata: { name: istio-1-27 }",
+        "kind: Deployment\nspec: { template: { metadata: { annotations: { proxy.istio.io/config: 'tracing: {}' } } } }",
+        "kind: Telemetry\nmetadata: { name: x }",
+    ] {
+        assert_eq!(found(mesh), (vec!["istio-object"], Verdict::NotProved), "{mesh}");
+    }
+    for other in ["kind: ConfigMap\nmetadata: { name: models }", "kind: Deployment"] {
+        assert_eq!(found(other), (vec![], Verdict::Proved), "{other}");
+    }
 }
 
 #[test]

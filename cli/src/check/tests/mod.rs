@@ -3,6 +3,7 @@ mod changes;
 mod foreign;
 mod istio;
 mod models;
+mod sends;
 mod unknown;
 mod zones;
 

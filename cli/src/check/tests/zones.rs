@@ -150,8 +150,9 @@ fn a_zone_by_host_needs_an_answer() {
         expect(&changed(|config| zone_from(config, &source)), Verdict::Leaks, "zone-by-host");
     }
     // By the server name of TLS, too.
-    let chains = |by: &str| {
+    let chains = |by: &str, proxied: Json| {
         changed(|config| {
+            push(&mut listener(config)["listener_filters"], proxied);
             let chain = listener(config)["filter_chains"][0].clone();
             let chains = listener(config)["filter_chains"].as_array_mut().unwrap();
             chains.push(chain);
@@ -169,11 +170,190 @@ fn a_zone_by_host_needs_an_answer() {
             }
         })
     };
-    expect(&chains("server_names"), Verdict::Leaks, "zone-by-host");
-    assert_eq!(rules(&chains("source_prefix_ranges")), Vec::<&str>::new());
+    let tls = || {
+        let kind = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
+        typed("tls", kind, json!({}))
+    };
+    let proxy = || {
+        let kind = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
+        typed("proxy", kind, json!({}))
+    };
+    expect(&chains("server_names", tls()), Verdict::Leaks, "zone-by-host");
+    expect(&chains("source_ports", tls()), Verdict::Leaks, "zone-by-host");
+    assert_eq!(rules(&chains("source_prefix_ranges", tls())), Vec::<&str>::new());
+    // A PROXY line says the address, which a client can send.
+    expect(&chains("source_prefix_ranges", proxy()), Verdict::NotProved, "zone-source");
+    assert_eq!(rules(&chains("direct_source_prefix_ranges", proxy())), Vec::<&str>::new());
     // One zone for all is nobody's choice.
     let one = quickstart().replace("value: global }", "value: eu }");
     assert_eq!(rules(&bare(&[&one])), Vec::<&str>::new());
+}
+
+/// A filter's settings, at a virtual host.
+fn at_host(config: &mut Json, number: usize, name: &str, settings: Json) {
+    let host = &mut manager(config)["route_config"]["virtual_hosts"][number];
+    host["typed_per_filter_config"][name] = settings;
+}
+
+#[test]
+fn what_a_host_or_route_overrides_is_by_host() {
+    let metadata = |zone: &str| {
+        typed(
+            "set_metadata",
+            "envoy.extensions.filters.http.set_metadata.v3.Config",
+            json!({"metadata": [{"metadata_namespace": "tenant", "value": {"zone": zone}}]}),
+        )
+    };
+    let from = json!({"property": ["metadata", "filter_metadata", "tenant", "zone"]});
+    let report = changed(|config| {
+        filter_first(config, metadata("eu"));
+        zone_from(config, &from);
+    });
+    assert_eq!(rules(&report), Vec::<&str>::new(), "{:?}", report.findings);
+    for wrapped in [false, true] {
+        let report = changed(|config| {
+            filter_first(config, metadata("eu"));
+            let mut own = metadata("global")["typed_config"].take();
+            if wrapped {
+                own = json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
+                    "config": own});
+            }
+            at_host(config, 1, "set_metadata", own);
+            zone_from(config, &from);
+        });
+        expect(&report, Verdict::Leaks, "zone-by-host");
+    }
+    let state = |zone: &str| {
+        typed(
+            "sfs",
+            "envoy.extensions.filters.http.set_filter_state.v3.Config",
+            json!({"on_request_headers": [{"object_key": "tenant", "factory_key": "envoy.string",
+                "format_string": {"text_format_source": {"inline_string": zone}}}]}),
+        )
+    };
+    let from = json!({"property": ["filter_state", "tenant"]});
+    let report = changed(|config| {
+        filter_first(config, state("eu"));
+        zone_from(config, &from);
+    });
+    assert_eq!(rules(&report), Vec::<&str>::new(), "{:?}", report.findings);
+    let report = changed(|config| {
+        filter_first(config, state("eu"));
+        at_host(config, 1, "sfs", state("global")["typed_config"].take());
+        zone_from(config, &from);
+    });
+    expect(&report, Verdict::Leaks, "zone-by-host");
+    // A header that isn't there, and what is told of that by host.
+    let missing = |zone: &str| {
+        typed(
+            "h2m",
+            "envoy.extensions.filters.http.header_to_metadata.v3.Config",
+            json!({"request_rules": [{"header": "x-warmpath-hash", "on_header_missing": {
+                "metadata_namespace": "tenant", "key": "zone", "value": zone}}]}),
+        )
+    };
+    let report = changed(|config| {
+        filter_first(config, missing("eu"));
+        at_host(config, 1, "h2m", missing("global")["typed_config"].take());
+        zone_from(config, &json!({"property": ["metadata", "filter_metadata", "tenant", "zone"]}));
+    });
+    expect(&report, Verdict::Leaks, "zone-by-host");
+    // By way of another header, which virtual hosts set.
+    let report = changed(|config| {
+        let set =
+            |key: &str, value: &str| json!({"append": {"header": {"key": key, "value": value}}});
+        let filter = &mut filter(config, "envoy.filters.http.header_mutation")["typed_config"];
+        filter["mutations"] =
+            json!({"request_mutations": [set("x-warmpath-zone", "%REQ(x-warmpath-hash)%")]});
+        for host in manager(config)["route_config"]["virtual_hosts"].as_array_mut().unwrap() {
+            let zone = host["name"].clone();
+            host["typed_per_filter_config"] = json!({});
+            host["request_headers_to_add"] =
+                json!([{"header": {"key": "x-warmpath-hash", "value": zone}}]);
+        }
+    });
+    expect(&report, Verdict::Leaks, "zone-by-host");
+    // One zone by host, another for the rest.
+    let report = changed(|config| {
+        at_host(config, 0, "envoy.filters.http.header_mutation", json!({}));
+        policy(config, |policy| policy["zone_source"] = json!({"default": "eu"}));
+    });
+    assert!(
+        report.findings.iter().any(|finding| finding.rule == "zone-by-host"),
+        "{:?}",
+        report.findings
+    );
+}
+
+#[test]
+fn a_zone_is_by_host_in_either_spelling() {
+    let camel = quickstart()
+        .replace("route_config:", "routeConfig:")
+        .replace("virtual_hosts:", "virtualHosts:");
+    expect(&bare(&[&camel]), Verdict::Leaks, "zone-by-host");
+}
+
+#[test]
+fn whatever_writes_the_zones_header_is_looked_at() {
+    let tagging = || {
+        typed(
+            "tags",
+            "envoy.extensions.filters.http.ip_tagging.v3.IPTagging",
+            json!({"request_type": "BOTH", "ip_tag_header": {"header": "X-Warmpath-Zone"},
+                "ip_tags": [{"ip_tag_name": "global",
+                    "cidr_list": [{"address_prefix": "10.0.0.0", "prefix_len": 8}]}]}),
+        )
+    };
+    let report = changed(|config| {
+        filter_first(config, tagging());
+        manager(config)["use_remote_address"] = json!(false);
+    });
+    expect(&report, Verdict::Leaks, "zone-from-client");
+    let report = changed(|config| {
+        filter_first(config, tagging());
+        manager(config)["use_remote_address"] = json!(true);
+        manager(config)["xff_num_trusted_hops"] = json!(1);
+    });
+    expect(&report, Verdict::NotProved, "zone-source");
+    let report = changed(|config| {
+        filter_first(config, tagging());
+        manager(config)["use_remote_address"] = json!(true);
+    });
+    assert_eq!(rules(&report), Vec::<&str>::new(), "{:?}", report.findings);
+    let limit = json!({"stat_prefix": "x", "request_headers_to_add_when_not_enforced": [
+        {"header": {"key": "x-warmpath-zone", "value": "global"}}]});
+    let report = changed(|config| {
+        let kind = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit";
+        filter_first(config, typed("limit", kind, limit));
+    });
+    expect(&report, Verdict::NotProved, "zone-source");
+    let jwt = |rules: Json| {
+        changed(|config| {
+            let claims = json!([{"header_name": "x-warmpath-zone", "claim_name": "zone"}]);
+            filter_first(
+                config,
+                typed(
+                    "jwt",
+                    "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+                    json!({"providers": {"p": {"claim_to_headers": claims}}, "rules": rules}),
+                ),
+            );
+        })
+    };
+    assert_eq!(rules(&jwt(json!([]))), Vec::<&str>::new());
+    let unchecked = json!([{"requires": {"extract_only_without_validation": {}}}]);
+    expect(&jwt(unchecked), Verdict::Leaks, "zone-from-client");
+    // What Envoy can't take away.
+    let report = changed(|config| {
+        let early = &mut manager(config)["early_header_mutation_extensions"];
+        let early = &mut early[0]["typed_config"]["mutations"];
+        push(early, json!({"remove_on_match": {"key_matcher": {"exact": ":path"}}}));
+        let set =
+            json!({"append": {"header": {"key": "x-warmpath-zone", "value": "%REQ(:path)%"}}});
+        filter(config, "envoy.filters.http.header_mutation")["typed_config"]["mutations"] =
+            json!({ "request_mutations": [set] });
+    });
+    expect(&report, Verdict::Leaks, "zone-from-client");
 }
 
 #[test]
