@@ -1,6 +1,10 @@
 //! Whatever a client sends is answered, and what only the gateway may say is not obeyed.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 use warmpath_tests::{Answer, Options, Stack};
 
@@ -83,6 +87,44 @@ fn every_body_is_answered_and_no_forged_header_obeyed() {
     assert!(error["message"].as_str().unwrap().contains("which has demo"), "{error}");
     let other = send(&stack, "/v1/nothing/here", b"{}");
     assert_eq!((other.status, other.explained("degrade")), (404, "unknown_api"));
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut to = GzEncoder::new(Vec::new(), Compression::default());
+    to.write_all(text).unwrap();
+    to.finish().unwrap()
+}
+
+#[test]
+fn compressed_bodies_grow_so_far_and_no_further() {
+    let stack = Stack::start(Options::quickstart().unwrap()).unwrap();
+    let send = |encoding: &str, body: &[u8]| {
+        let headers = [("content-encoding", encoding)];
+        stack.client().post("eu", "/v1/completions", &headers, body).unwrap()
+    };
+    let of = |blanks: usize| {
+        let text = " ".repeat(blanks);
+        format!(r#"{{"prompt":"Hello{text}","max_tokens":1,"model":"demo"}}"#).into_bytes()
+    };
+    for _ in 0..3 {
+        let answer = send("gzip", &gzip(&of(30_000)));
+        assert_eq!((answer.status, answer.explained("degrade")), (200, ""), "{answer:?}");
+    }
+    // A sixteenth of a megabyte comes, and 64 would be there.
+    let bomb = gzip(&of(64 << 20));
+    let whole = gzip(&of(100));
+    for (encoding, body, status, code) in [
+        ("gzip", &bomb[..], 413, "request_too_large"),
+        ("gzip", &whole[..whole.len() - 4], 400, "bad_encoding"),
+        ("gzip", b"{}", 400, "bad_encoding"),
+        ("br", &whole, 400, "bad_encoding"),
+        ("compress", &whole, 415, "unsupported_encoding"),
+        ("gzip, gzip", &whole, 415, "unsupported_encoding"),
+    ] {
+        let answer = send(encoding, body);
+        assert_eq!((answer.status, answer.explained("refused")), (status, code), "{encoding}");
+        assert_eq!(answer.json().unwrap()["error"]["code"], code);
+    }
 }
 
 #[test]
