@@ -42,7 +42,7 @@ impl Asked {
         let start = body.get(..AFFINITY_BYTES).unwrap_or(body);
         let hash = blake3::hash(start);
         let unread = |requested: Requested<'_>, degrade, note: String| Self {
-            requested: owned(requested),
+            requested: requested.into_owned(),
             keys: Vec::new(),
             prompt_tokens: u32::try_from(body.len() / 4).unwrap_or(u32::MAX),
             affinity: hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first)),
@@ -115,7 +115,7 @@ impl Asked {
                 degrade: (prefix.end == End::Media).then_some(Degrade::Media),
                 keys: prefix.keys,
                 prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-                requested: owned(requested.clone()),
+                requested: requested.clone().into_owned(),
                 note: None,
             }),
             Err(error) => {
@@ -127,13 +127,5 @@ impl Asked {
                 Ok(unread(requested.clone(), Some(degrade), error.to_string()))
             }
         }
-    }
-}
-
-fn owned(requested: Requested<'_>) -> Requested<'static> {
-    match requested {
-        Requested::Name(name) => Requested::Name(name.into_owned().into()),
-        Requested::Nothing => Requested::Nothing,
-        Requested::Unreadable => Requested::Unreadable,
     }
 }

@@ -314,9 +314,11 @@ impl<D: Data> Dispatch<D> {
         // As a request for it would be answered.
         let requested = Requested::by_name(name);
         let wants = resolve(policy, self.view.told(), &requested).wants;
-        let names = || entries.iter().map(|entry| entry.id).collect::<Vec<_>>();
-        let refusal = refuse_model(policy, zone, rule, wants);
-        Err(refused(refusal.unwrap_or_else(|| Refusal::model_not_found(Some(name), &names()))))
+        let refusal = refuse_model(policy, zone, rule, wants).unwrap_or_else(|| {
+            let names: Vec<&str> = entries.iter().map(|entry| entry.id).collect();
+            Refusal::model_not_found(Some(name), &names)
+        });
+        Err(refused(refusal))
     }
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
@@ -401,9 +403,7 @@ impl<D: Data> Dispatch<D> {
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
                 let explained = self.config.shell.explain || self.config.shell.log_decision;
-                let told = told(&route, &self.view.world, ticket, explained);
-                let only_named = lack_adapter(&ask, &self.view.world);
-                (Told { only_named, ..told }, on_gpu / 16)
+                (told(&route, &ask, &self.view.world, ticket, explained), on_gpu / 16)
             }
         };
         if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
@@ -539,7 +539,7 @@ impl<D: Data> Dispatch<D> {
     }
 }
 
-fn told(route: &Route<'_>, world: &World, ticket: Ticket, explained: bool) -> Told {
+fn told(route: &Route<'_>, ask: &Ask<'_>, world: &World, ticket: Ticket, explained: bool) -> Told {
     let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
     Told {
         cluster: route.cluster.to_owned(),
@@ -548,7 +548,7 @@ fn told(route: &Route<'_>, world: &World, ticket: Ticket, explained: bool) -> To
         slot: first.map(|replica| replica.slot),
         explain: if explained { route.explain(world) } else { String::new() },
         last_key: route.last_key,
-        only_named: false,
+        only_named: lack_adapter(ask, world),
         ticket,
     }
 }

@@ -165,7 +165,7 @@ impl Flow {
             // If nothing comes of the body after all: what a decompressor could not undo arrives as
             // no byte, and may have named any model.
             Requested::Nothing if has_body => Requested::Unreadable,
-            requested => owned(requested),
+            requested => requested.into_owned(),
         };
         if !has_body {
             return Ok(Begun::Decide);
@@ -368,14 +368,6 @@ fn is_form(content_type: &[u8]) -> bool {
     const MULTIPART: &[u8] = b"multipart/";
     let start = content_type.trim_ascii_start().get(..MULTIPART.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(MULTIPART))
-}
-
-fn owned(requested: Requested<'_>) -> Requested<'static> {
-    match requested {
-        Requested::Name(name) => Requested::Name(name.into_owned().into()),
-        Requested::Nothing => Requested::Nothing,
-        Requested::Unreadable => Requested::Unreadable,
-    }
 }
 
 impl Context for Exchange {}

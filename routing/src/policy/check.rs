@@ -144,7 +144,8 @@ impl Policy {
             ("zones", self.zones.keys().collect()),
         ] {
             let plain = |name: &&String| {
-                let plain = |byte| matches!(byte, b'.' | b'_' | b'-') || is_alphanumeric(byte);
+                let plain =
+                    |byte: u8| matches!(byte, b'.' | b'_' | b'-') || byte.is_ascii_alphanumeric();
                 !says_nothing(name) && name.bytes().all(plain)
             };
             if let Some(name) = names.iter().find(|name| !plain(name)) {
@@ -312,10 +313,6 @@ impl Policy {
         range("stale_after_ms", self.stale_after_ms as f64, 100.0, 6e5, "100 to 600000 ms")?;
         range("endpoints", self.endpoints as f64, 1.0, 16.0, "1 to 16")
     }
-}
-
-fn is_alphanumeric(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
 }
 
 /// Printable ASCII without a blank at an end.

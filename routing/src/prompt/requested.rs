@@ -28,6 +28,15 @@ impl<'a> Requested<'a> {
         if name.is_empty() { Self::Nothing } else { Self::Name(name) }
     }
 
+    /// The same, on its own.
+    pub fn into_owned(self) -> Requested<'static> {
+        match self {
+            Self::Name(name) => Requested::Name(name.into_owned().into()),
+            Self::Nothing => Requested::Nothing,
+            Self::Unreadable => Requested::Unreadable,
+        }
+    }
+
     /// By a body that is there to its end, of the type that its `content-type` header says. Of a key
     /// that comes twice the last one counts, as for engines; a body that is no JSON to its end is
     /// asked for the first.
