@@ -1,0 +1,1 @@
+"""Warmpath before real engines: see scripts/real."""

@@ -1,0 +1,76 @@
+"""Tiny models with random weights and a tokenizer that is given: what a vLLM on the CPU starts in a minute.
+
+Run as a program in the engine's environment: `python -m real.tiny_models KIND TOKENIZER OUT`.
+"""
+import gzip
+import json
+import pathlib
+import shutil
+import sys
+
+# What an engine needs to be told for each kind, besides its model. Block sizes are multiples of 32 on the CPU;
+# hybrid ones are chosen so that windows are several blocks.
+KINDS = {
+    "llama": ["--block-size", "32"],
+    "qwen3": ["--block-size", "64"],
+    "deepseek-tokenizer": ["--block-size", "128"],
+    "gemma3": ["--block-size", "32"],
+    "gptoss": ["--block-size", "32"],
+    "qwen3next": [],
+}
+HYBRID = ["gemma3", "gptoss", "qwen3next"]
+
+
+def copy_tokenizer(source, out):
+    """Copies a model directory's files for text, unpacked where they are packed."""
+    out.mkdir(parents=True, exist_ok=True)
+    for path in pathlib.Path(source).iterdir():
+        if path.suffix == ".gz":
+            (out / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+        elif path.suffix in (".json", ".jinja", ".model") and path.name not in ("config.json", "model.safetensors"):
+            shutil.copy(path, out / path.name)
+
+
+def make(kind, source, out):
+    """Writes a model directory with random weights, the same each time."""
+    import torch
+    import transformers
+
+    copy_tokenizer(source, out)
+    torch.manual_seed(0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    size = (max(len(tokenizer), tokenizer.vocab_size) + 63) // 64 * 64
+    common = dict(
+        vocab_size=size, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
+    if kind in ("llama", "deepseek-tokenizer"):
+        config, model = transformers.LlamaConfig(**common), transformers.LlamaForCausalLM
+    elif kind == "qwen3":
+        config, model = transformers.Qwen3Config(**common), transformers.Qwen3ForCausalLM
+    elif kind == "gemma3":
+        common["num_hidden_layers"] = 6
+        config = transformers.Gemma3TextConfig(sliding_window=128, **common)
+        model = transformers.Gemma3ForCausalLM
+    elif kind == "gptoss":
+        common["num_hidden_layers"] = 4
+        config = transformers.GptOssConfig(sliding_window=128, num_local_experts=4, num_experts_per_tok=2, **common)
+        model = transformers.GptOssForCausalLM
+    elif kind == "qwen3next":
+        common.update(num_hidden_layers=4, head_dim=128, num_attention_heads=4, num_key_value_heads=2)
+        config = transformers.Qwen3NextConfig(
+            linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=32, linear_value_head_dim=32,
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=64,
+            decoder_sparse_step=1, **common)
+        model = transformers.Qwen3NextForCausalLM
+    else:
+        raise SystemExit(f"no kind of model {kind}; kinds: {', '.join(KINDS)}")
+    # bfloat16 as engines load it; gpt-oss has no quantised weights here.
+    model(config).to(torch.bfloat16).save_pretrained(out)
+    written = json.loads((out / "config.json").read_text())
+    written.pop("quantization_config", None)
+    (out / "config.json").write_text(json.dumps(written, indent=1))
+
+
+if __name__ == "__main__":
+    make(sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]))
