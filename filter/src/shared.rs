@@ -32,8 +32,12 @@ pub const POOLS: &[u8] = b"wp/p";
 pub const POOLS_BYTES: usize = 64 << 10;
 /// Most pools in it.
 const MOST_POOLS: usize = 4096;
-/// How often their merge is tried while other routers write, too.
-const POOLS_TRIES: usize = 16;
+/// `warmpath.sidestream.v1.Lessons`: what answers taught, for the relay. The service takes it away.
+pub const LESSONS: &[u8] = b"wp/t";
+/// Most bytes of that.
+pub const LESSONS_BYTES: usize = 512 << 10;
+/// How often a merge is tried while other routers write, too.
+const MERGE_TRIES: usize = 16;
 /// A version that no value has, as Envoy counts them up from 1: what is written in its place is
 /// written only where nothing is there.
 const ABSENT: u32 = u32::MAX;
@@ -145,7 +149,7 @@ impl Data for Envoy {
 /// # Errors
 /// The host's.
 pub fn merge_pools(data: &mut impl Data, pools: &[(&str, &str)]) -> Result<(), HostError> {
-    for _ in 0..POOLS_TRIES {
+    for _ in 0..MERGE_TRIES {
         let (before, version) = data.get_versioned(POOLS)?.unwrap_or((Vec::new(), ABSENT));
         let after = merged(&before, pools);
         if after == before || data.set_if(POOLS, &after, version)? {
@@ -153,6 +157,38 @@ pub fn merge_pools(data: &mut impl Data, pools: &[(&str, &str)]) -> Result<(), H
         }
     }
     Ok(())
+}
+
+/// Adds lessons to those that wait there; says whether there was room, and no others came between
+/// each time.
+///
+/// # Errors
+/// The host's.
+pub fn add_lessons(data: &mut impl Data, lessons: Vec<v1::Lesson>) -> Result<bool, HostError> {
+    // Messages that stand one after the other are one with the entries of both.
+    let more = v1::Lessons { lessons }.encode_to_vec();
+    for _ in 0..MERGE_TRIES {
+        let (mut bytes, version) = data.get_versioned(LESSONS)?.unwrap_or((Vec::new(), ABSENT));
+        if bytes.len() + more.len() > LESSONS_BYTES {
+            return Ok(false);
+        }
+        bytes.extend_from_slice(&more);
+        if data.set_if(LESSONS, &bytes, version)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Takes the lessons that wait there, as they lie there; `None` where there are none.
+///
+/// # Errors
+/// The host's.
+pub fn take_lessons(data: &mut impl Data) -> Result<Option<Vec<u8>>, HostError> {
+    let Some((bytes, version)) = data.get_versioned(LESSONS)? else { return Ok(None) };
+    // Where a worker has just added to them they are taken with the next tick.
+    let taken = !bytes.is_empty() && data.set_if(LESSONS, &[], version)?;
+    Ok(taken.then_some(bytes))
 }
 
 fn merged(before: &[u8], pools: &[(&str, &str)]) -> Vec<u8> {
@@ -359,7 +395,7 @@ mod tests {
         for _ in 0..3 {
             merge_pools(&mut data, &values).unwrap();
         }
-        assert!(data.others.get_mut().len() >= 1000 - 3 * POOLS_TRIES);
+        assert!(data.others.get_mut().len() >= 1000 - 3 * MERGE_TRIES);
     }
 
     #[test]

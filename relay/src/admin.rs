@@ -218,6 +218,13 @@ fn render(summary: &Summary) -> String {
         gauge "held_engine_blocks" "Engine blocks held." |r| r.held_engine_blocks as f64;
         gauge "known_engine_blocks" "Engine blocks remembered: held, waiting, or kept for what follows them." |r| r.known_engine_blocks as f64;
         gauge "announced_prefixes" "Prefixes of 16 tokens each that are announced as held." |r| r.announced_prefixes as f64;
+        gauge "joined_late" "Whether the engine's events were not heard from the first one on." |r| f64::from(u8::from(r.joined_late));
+        gauge "taught_prefixes" "Prefixes that are announced because answers showed them." |r| r.taught_prefixes as f64;
+        counter "taught_learned_total" "Prefixes that answers taught." |r| r.taught.learned as f64;
+        counter "taught_refuted_total" "Taught prefixes that an answer showed to be gone." |r| r.taught.refuted as f64;
+        counter "taught_expired_total" "Taught prefixes that no answer spoke for any more." |r| r.taught.expired as f64;
+        counter "taught_crowded_total" "Prefixes that were not learned or were forgotten for want of room." |r| r.taught.crowded as f64;
+        counter "taught_loose_total" "Lessons that follow on what is not known any more." |r| r.taught.loose as f64;
         gauge "waiting_tokens" "Tokens of blocks whose parent is not known." |r| r.waiting_tokens as f64;
         counter "batches_total" "Event batches taken." |r| r.batches as f64;
         counter "connects_total" "Connections to the engine's publisher." |r| r.connects as f64;

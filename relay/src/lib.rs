@@ -11,6 +11,7 @@ pub mod events;
 mod fleet;
 pub mod gauges;
 pub mod index;
+pub mod lessons;
 pub mod listing;
 pub mod load;
 pub mod message;

@@ -6,6 +6,7 @@ use warmpath_routing::fingerprint::Key;
 use crate::adapters::Adapters;
 use crate::events::Batch;
 use crate::gauges::{Engines, Sleep};
+use crate::lessons::Lesson;
 use crate::load::Report;
 use crate::policy_pools::PolicyPools;
 use crate::state::{Holder, Known, Subscription, Summary};
@@ -40,6 +41,8 @@ pub enum Message {
     Subscribe { reply: oneshot::Sender<Subscription> },
     /// A stream's gateway tells the pools of its policy.
     Policy { stream: u64, node: String, pools: PolicyPools },
+    /// A gateway tells what answers said of caches.
+    Lessons { lessons: Vec<Lesson> },
     /// A replica joins.
     Join { replica: ReplicaId, known: Box<Known> },
     /// A replica leaves for good.

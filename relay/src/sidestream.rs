@@ -18,6 +18,7 @@ use warmpath_proto::v1::{self, ArtefactChunk, Down, Hello, Up, up};
 use crate::artefact::Catalogue;
 use crate::config::Token;
 use crate::index::Changes;
+use crate::lessons::lessons;
 use crate::message::{Message, Sender};
 use crate::policy_pools::PolicyPools;
 use crate::state::Subscription;
@@ -35,6 +36,8 @@ const STALL: Duration = Duration::from_secs(10);
 /// Time after a policy's pools before anything else is read: a gateway looks once a second whether
 /// they changed.
 const POOLS_EVERY: Duration = Duration::from_millis(500);
+/// Time after lessons before anything else is read: a gateway tells them with its ticks.
+const LESSONS_EVERY: Duration = Duration::from_millis(20);
 /// Characters of a node's name that are kept.
 const MAX_NODE: usize = 256;
 /// Messages between this task and the connection.
@@ -171,6 +174,14 @@ impl Server {
                             let (node, pools) = (node.clone(), PolicyPools::new(pools));
                             let policy = Message::Policy { stream: id, node, pools };
                             self.state.send(policy).await.map_err(|_| End::relay_stops())?;
+                        }
+                        Ok(Some(Up { body: Some(up::Body::Lessons(told)) })) => {
+                            hear_at = Instant::now() + LESSONS_EVERY;
+                            let told = told.lessons.into_iter();
+                            let own = told.filter(|lesson| lesson.epoch == stream.epoch).collect();
+                            let lessons = lessons(v1::Lessons { lessons: own });
+                            let message = Message::Lessons { lessons };
+                            self.state.send(message).await.map_err(|_| End::relay_stops())?;
                         }
                         // What a newer filter may say is none of this relay's business.
                         Ok(Some(_)) => {}

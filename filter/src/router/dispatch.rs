@@ -27,6 +27,7 @@ use super::large::Large;
 use super::metrics::Metrics;
 use super::pace::Pace;
 use super::prompts::{Loaded, Prompts, Read};
+use super::recall::Recall;
 use super::sample::Sample;
 use super::suspects::Suspects;
 use super::ticket::{Answer, Named, Ticket};
@@ -103,6 +104,7 @@ pub(super) struct Dispatch<D> {
     here: Here,
     fresher: Fresher,
     feedback: Feedback,
+    recall: Recall,
     suspects: Suspects,
     sample: Sample,
     pace: Pace,
@@ -125,6 +127,7 @@ impl<D: Data> Dispatch<D> {
             here: Here::new(id),
             fresher: Fresher::default(),
             feedback: Feedback::define(),
+            recall: Recall::define(),
             map: Map(data),
             hints: RefCell::default(),
             view: View::default(),
@@ -175,6 +178,10 @@ impl<D: Data> Dispatch<D> {
         self.look_around(now_ms);
         self.tell_pools();
         self.tell_misfiled();
+        if let Err(error) = self.recall.tell(&mut self.map.0) {
+            self.metrics.host_errors.add(1);
+            log::error!("router: {error}");
+        }
         self.metrics.totals(self.here.totals(now_ms));
         self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
         self.sample.tick(now_ms);
@@ -199,6 +206,7 @@ impl<D: Data> Dispatch<D> {
         let calm = self.view.world.fresh
             && loaded == Loaded::Nothing
             && !self.here.has_in_flight()
+            && self.recall.is_told()
             && !self.suspects.has_news();
         self.pace.tick(!calm);
     }
@@ -330,8 +338,10 @@ impl<D: Data> Dispatch<D> {
         if let Some(refused) = self.refuse_poison(prompt, now_ms) {
             return refused;
         }
-        // Who asks why is told of the whole prompt; and what drifts is looked into.
-        let whole = self.config.shell.explain || self.feedback.counts_next();
+        // Who asks why is told of the whole prompt; what drifts is looked into; and of a prompt that
+        // ends where the map does an answer teaches nothing.
+        let whole =
+            self.config.shell.explain || self.feedback.counts_next() || self.view.has_partial();
         let mut reach = if whole { Reach::Whole } else { Reach::News };
         let mut chose = self.metrics.choose_us.has_room().then_some(0);
         loop {
@@ -400,6 +410,7 @@ impl<D: Data> Dispatch<D> {
                 let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
                 let mut ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
                 ticket.asked_by(asked.api, read.cache_use);
+                self.keep(&mut ticket, &route, &read.keys);
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
                 let explained = self.config.shell.explain || self.config.shell.log_decision;
@@ -412,6 +423,19 @@ impl<D: Data> Dispatch<D> {
             self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
         Some(Decided::Route(told))
+    }
+
+    /// Keeps the prompt's keys if its answer can teach what its replica holds: not of one with slower
+    /// tiers, as an answer doesn't say in which of them a token was.
+    fn keep(&self, ticket: &mut Ticket, route: &Route<'_>, keys: &[Key]) {
+        let first = route.replicas.first().and_then(|at| self.view.world.replicas.get(*at));
+        let (Some(first), Some(expected)) = (first, &ticket.expected) else { return };
+        let counted = ticket.cache_use == CacheUse::Counted && first.tiers.is_empty();
+        ticket.partial = counted && self.view.is_partial(first.slot);
+        if ticket.partial {
+            let replica = (self.view.epoch(), first.slot, first.block_tokens);
+            ticket.kept = self.recall.keep(replica, keys, expected);
+        }
     }
 
     /// Whether to look into the answer to this request: into all of a replica that failed of late, and
@@ -501,11 +525,17 @@ impl<D: Data> Dispatch<D> {
         if let Some((name, bits)) = self.feedback.usage(ticket, usage) {
             self.here.drifts(name, bits);
         }
+        if let Some(cached) = self.feedback.cached(ticket, usage) {
+            self.recall.learn(ticket, cached, self.view.epoch());
+        }
         self.feedback.timing(&self.config.policy.cost, ticket, usage);
     }
 
     /// A request has ended, one way or another.
     pub(super) fn landed(&mut self, ticket: &mut Ticket) {
+        if let Some(kept) = ticket.kept.take() {
+            kept.release();
+        }
         let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
         if let Some(name) = ticket.at.take() {
             self.here.prefilled(&mut self.view, name, cold_tokens);

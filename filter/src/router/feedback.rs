@@ -103,13 +103,17 @@ impl Feedback {
             return None;
         }
         let drift = self.drifts.entry(key).or_default();
-        let seen = Observation {
+        let mut seen = Observation {
             expected: expected.cached,
             hoped: expected.excused,
             actual,
             our_prompt: expected.prompt,
             their_prompt: usage.and_then(|usage| usage.prompt),
         };
+        if ticket.partial && counts_agree(&seen) {
+            // The relay has said that it knows no more, and this answer tells it.
+            seen.hoped = actual;
+        }
         let changes: Vec<Change> = drift.observe(&seen).collect();
         if drift.is_in_doubt() {
             self.doubtful = DOUBTFUL;
@@ -138,6 +142,28 @@ impl Feedback {
             }
         }
         Some((name, self.drift_of(name)))
+    }
+
+    /// The cached tokens of an answer that [`Self::usage`] took in, where it tells of a prompt that is
+    /// what it was taken for.
+    pub(super) fn cached(&self, ticket: &Ticket, usage: Option<Usage>) -> Option<u32> {
+        let expected = ticket.expected.as_ref()?;
+        let usage = usage?;
+        let seen = Observation {
+            our_prompt: expected.prompt,
+            their_prompt: usage.prompt,
+            ..Observation::default()
+        };
+        if ticket.cache_use != CacheUse::Counted || !counts_agree(&seen) {
+            return None;
+        }
+        let known = self.models.iter().find(|known| ticket.model.as_ref() == Some(&known.name))?;
+        match usage.cached {
+            Reported::Tokens(tokens) => Some(tokens),
+            Reported::Null | Reported::Absent => {
+                (known.telling && ticket.api != Some(Api::Responses)).then_some(0)
+            }
+        }
     }
 
     /// Whether the next prompt is to be counted to its end, as some replica may drift: why, engines'
@@ -222,6 +248,11 @@ impl Feedback {
             self.models.len() - 1
         })
     }
+}
+
+/// Whether nothing says that engine and gateway read the prompt otherwise.
+fn counts_agree(seen: &Observation) -> bool {
+    seen.our_prompt.zip(seen.their_prompt).is_none_or(|(ours, theirs)| ours == theirs)
 }
 
 /// A name as the last part of a metric's name.

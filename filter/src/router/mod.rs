@@ -11,6 +11,7 @@ mod large;
 mod metrics;
 mod pace;
 mod prompts;
+mod recall;
 mod response;
 mod sample;
 mod suspects;

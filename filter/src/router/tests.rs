@@ -19,7 +19,7 @@ use super::large::Large;
 use super::prompts::Loaded;
 use super::ticket::{Answer, Ticket};
 use crate::config::Config;
-use crate::shared::{self, Memory};
+use crate::shared::{self, Data as _, Memory};
 use crate::sidestream::Follower;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -511,4 +511,5 @@ mod answers;
 /// Which model a request goes to.
 mod models;
 mod poison;
+mod recall;
 mod usage;

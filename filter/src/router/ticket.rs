@@ -9,6 +9,7 @@ use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::view::World;
 
 use super::ending::{Client, Ending};
+use super::recall::Kept;
 
 /// A request under way.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +30,10 @@ pub(super) struct Ticket {
     pub(super) cache_use: CacheUse,
     /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
     pub(super) expected: Option<Expected>,
+    /// Its replica may hold more than the map says.
+    pub(super) partial: bool,
+    /// Its prompt's keys, if answers teach what that is.
+    pub(super) kept: Option<Kept>,
     /// Tokens to be brought in from a slower tier.
     pub(super) offloaded: u32,
     /// What the decision reckoned with.
@@ -173,6 +178,8 @@ impl Ticket {
             cache_use: CacheUse::default(),
             pool: route.pool.to_owned(),
             expected,
+            partial: false,
+            kept: None,
             offloaded: route.offloaded_tokens,
             queued: load.map_or(0, CostModel::queued),
             rtt_ms: route.cost.network,

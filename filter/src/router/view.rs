@@ -1,6 +1,6 @@
 //! One worker's view of the world: what shared data said when a tick last looked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use warmpath_proto::v1::{self, replica, tier};
@@ -41,6 +41,8 @@ pub(super) struct View {
     pub(super) world: World,
     /// The replicas' names, in their order.
     pub(super) names: Vec<u64>,
+    /// Slots of those that may hold more than the map says.
+    partial: BTreeSet<u16>,
     pub(super) models: Vec<KnownModel>,
     /// Place in shared data, by artefact.
     pub(super) artefacts: BTreeMap<[u8; 32], u32>,
@@ -80,6 +82,21 @@ impl View {
         seen.map_generation
     }
 
+    /// The epoch in which slots are what they are in this view.
+    pub(super) fn epoch(&self) -> u64 {
+        self.seen.map_or(0, |seen| seen.epoch)
+    }
+
+    /// Whether the replica with this slot may hold more than the map says, so that answers teach.
+    pub(super) fn is_partial(&self, slot: u16) -> bool {
+        self.partial.contains(&slot)
+    }
+
+    /// Whether some may.
+    pub(super) fn has_partial(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
     /// The models that the relay has told of; none before it was first heard.
     pub(super) fn told(&self) -> impl Iterator<Item = &Model> + Clone {
         self.models.iter().map(|known| &known.model)
@@ -100,6 +117,8 @@ impl View {
         let Some(table) = decode::<v1::Replicas>(data.get(shared::REPLICAS)?) else {
             return Ok(());
         };
+        let partial = table.replicas.iter().filter(|it| it.partial);
+        self.partial = partial.filter_map(|it| u16::try_from(it.slot).ok()).collect();
         self.world.replicas =
             table.replicas.into_iter().filter_map(|it| to_replica(policy, it)).collect();
         self.names = self.world.replicas.iter().map(Replica::name).collect();

@@ -102,6 +102,19 @@ impl<D: Data> Follower<D> {
         &self.data
     }
 
+    /// What workers learned for the relay from answers, since it was last taken; of the open stream
+    /// alone, as slots mean something there only.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn lessons(&mut self) -> Result<Option<v1::Up>, HostError> {
+        let Some(bytes) = shared::take_lessons(&mut self.data)? else { return Ok(None) };
+        let mut lessons = v1::Lessons::decode(bytes.as_slice()).unwrap_or_default();
+        lessons.lessons.retain(|lesson| self.state.synced && lesson.epoch == self.state.epoch);
+        let some = !lessons.lessons.is_empty();
+        Ok(some.then_some(v1::Up { body: Some(v1::up::Body::Lessons(lessons)) }))
+    }
+
     /// The state as the workers will read it.
     pub fn state(&self) -> &State {
         &self.state

@@ -85,7 +85,10 @@ impl Service {
                 self.reset(token, now_ms);
             }
             Stream::Closed if self.backoff.due(now_ms) => self.open(now_ms),
-            Stream::Open { token } => self.tell_pools(token, now_ms),
+            Stream::Open { token } => {
+                self.tell_pools(token, now_ms);
+                self.tell_lessons();
+            }
             Stream::Closed => {}
         }
         if let Err(error) = self.follower.tick() {
@@ -166,6 +169,20 @@ impl Service {
 
     fn tell_pools(&mut self, token: u32, now_ms: u64) {
         match self.pools.news(self.follower.data(), now_ms) {
+            Ok(None) => {}
+            Ok(Some(up)) => {
+                if let Err(error) = host::grpc_send(token, &up.encode_to_vec()) {
+                    self.doom(token, &error.to_string());
+                }
+            }
+            Err(error) => self.trouble(&error),
+        }
+    }
+
+    fn tell_lessons(&mut self) {
+        // Telling the pools may have shown that it is worth nothing.
+        let Stream::Open { token } = self.stream else { return };
+        match self.follower.lessons() {
             Ok(None) => {}
             Ok(Some(up)) => {
                 if let Err(error) = host::grpc_send(token, &up.encode_to_vec()) {

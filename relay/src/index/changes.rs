@@ -42,6 +42,19 @@ impl Changes {
         &mut self.list[last]
     }
 
+    /// Adds what happened after this.
+    pub fn append(&mut self, mut later: Self) {
+        self.keys += later.keys;
+        self.list.append(&mut later.list);
+    }
+
+    /// What a slot lost and then held, again and again.
+    pub fn of(&self, slot: u32) -> impl Iterator<Item = (Vec<Key>, Vec<Key>)> + '_ {
+        let keys = |bytes: &[u8]| bytes.as_chunks().0.iter().copied().map(Key).collect();
+        let changes = self.list.iter().filter(move |change| change.slot == slot);
+        changes.map(move |change| (keys(&change.lost), keys(&change.held)))
+    }
+
     /// Keys in all.
     pub fn len(&self) -> usize {
         self.keys

@@ -8,6 +8,7 @@ mod node;
 mod rules;
 mod seen;
 mod slots;
+mod taught;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -16,4 +17,5 @@ pub use changes::Changes;
 pub use rules::{Duplicates, Limits, ModelScope};
 pub use seen::Seen;
 pub use slots::Slots;
+pub use taught::{Judged, LIFETIME, MOST_KEYS, Taught};
 pub use view::View;

@@ -1,5 +1,6 @@
 mod law;
 mod pool;
+mod taught;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -214,6 +214,11 @@ impl View {
         self.waiting_tokens
     }
 
+    /// KV cache groups that events named.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Tokens of one engine block; 0 until an event told.
     pub fn block_tokens(&self) -> u32 {
         self.block_tokens

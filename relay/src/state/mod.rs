@@ -6,6 +6,7 @@
 
 mod adapters;
 mod gateways;
+mod lessons;
 mod replica;
 mod stores;
 mod streams;
@@ -42,6 +43,8 @@ const FLUSH_EVERY: Duration = Duration::from_millis(2);
 /// The same for loads, which engines are asked for a few times a second: one message for those of
 /// many engines.
 const LOADS_EVERY: Duration = Duration::from_millis(50);
+/// Time between two looks for what answers taught too long ago.
+const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 /// Keys at which a delta goes at once.
 const FLUSH_KEYS: usize = 4096;
 /// Longest time that the first snapshots wait for replays and first polls.
@@ -110,6 +113,7 @@ impl State {
     pub async fn run(mut self, mut messages: mpsc::Receiver<Message>, stop: CancellationToken) {
         let settle_at = Instant::now() + SETTLE;
         let mut batch = Vec::with_capacity(256);
+        let mut expiry = tokio::time::interval(EXPIRE_EVERY);
         loop {
             let flush_at = self.flush_at;
             tokio::select! {
@@ -123,6 +127,7 @@ impl State {
                 }
                 () = at(flush_at), if flush_at.is_some() => self.flush(),
                 () = tokio::time::sleep_until(settle_at), if !self.settled => self.settle(),
+                _ = expiry.tick() => self.expire_taught(),
                 () = stop.cancelled() => return,
             }
             let settled = |r: &Replica| r.settled && r.up.is_some();
@@ -159,6 +164,7 @@ impl State {
                 }
             }
             Message::Policy { stream, node, pools } => self.policy(stream, node, pools),
+            Message::Lessons { lessons } => self.learn(&lessons),
             Message::Join { replica, known } => self.join(replica, *known),
             Message::Leave { replica } => self.leave(replica),
             Message::Told { replica, draining, weight, adapters } => {
@@ -185,7 +191,8 @@ impl State {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let told = |replica: &Replica| {
             let Replica { slot, block_tokens, known, adapters, .. } = replica;
-            (replica.state(), *slot, *block_tokens, known.weight, adapters.clone())
+            let partial = replica.is_partial();
+            (replica.state(), *slot, *block_tokens, known.weight, adapters.clone(), partial)
         };
         let before = told(replica);
         change(replica);
@@ -219,20 +226,22 @@ impl State {
 
     fn batch(&mut self, id: usize, sequence: u64, batch: &Batch) {
         self.ranks(id, |replica| replica.ranks.took(batch.rank));
+        let cleared = batch.events.contains(&Event::Cleared);
         for event in &batch.events {
             if *event == Event::Cleared {
                 self.new_life(id, "engine_cleared");
             }
             if !self.tell_store(id, event) {
                 self.open_tier(id, event);
-                let Some(replica) = self.replicas.get_mut(&id) else { return };
-                replica.known.view.apply(event, replica.slot, &mut self.changes);
+                self.apply(id, event);
             }
             if self.changes.len() >= FLUSH_KEYS {
                 self.flush();
             }
         }
         self.update(id, |replica| {
+            replica.late |= replica.sequence.is_none() && sequence > 0 && !cleared;
+            replica.late &= !cleared;
             replica.sequence = Some(sequence);
             replica.mute = false;
             replica.mute_since = None;
@@ -266,6 +275,7 @@ impl State {
         if let Some(replica) = self.replicas.get_mut(&id) {
             replica.known.view.clear();
             replica.sequence = None;
+            replica.late = false;
             // Whoever publishes next may be another.
             replica.ranks = Heard::default();
         }
@@ -275,7 +285,7 @@ impl State {
     /// announced under the old one.
     fn new_life(&mut self, id: usize, why: &'static str) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let count = replica.known.view.len();
+        let count = replica.known.view.len() + replica.taught.len();
         if count == 0 && replica.known.view.held_blocks() == 0 {
             return;
         }
@@ -289,6 +299,9 @@ impl State {
         );
         // What was said of the old slot goes before the table that no longer has it.
         self.flush();
+        if let Some(replica) = self.replicas.get_mut(&id) {
+            replica.taught.clear();
+        }
         if let Some(slot) = self.slots.take() {
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.slot = slot;
@@ -383,6 +396,7 @@ impl State {
             let store = || self.stores.get(&self.store_of(*id)?).filter(|s| s.view.holds(key));
             match replica.known.view.held_in(key) {
                 Some(medium) => Some(replica.holder(medium)),
+                None if replica.taught.holds(key) => Some(replica.holder(Medium::Gpu)),
                 None => store().map(|_| replica.holder(Medium::Other)),
             }
         };

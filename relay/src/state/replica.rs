@@ -11,7 +11,7 @@ use warmpath_proto::v1::{self, replica::State as ReplicaState};
 use crate::adapters::Adapters;
 use crate::counters::Counters;
 use crate::gauges::{Engines, Load, Sleep};
-use crate::index::View;
+use crate::index::{Taught, View};
 use crate::load::Report;
 use crate::ranks::{Heard, Problem, Rank};
 
@@ -75,6 +75,10 @@ pub(super) struct Replica {
     pub(super) mute_since: Option<Instant>,
     pub(super) mute: bool,
     pub(super) sequence: Option<u64>,
+    /// Its events were not heard from the first one on.
+    pub(super) late: bool,
+    /// What answers taught of it for that reason.
+    pub(super) taught: Taught,
     pub(super) clears: BTreeMap<&'static str, u64>,
     pub(super) block_tokens: u32,
     /// Its engine sleeps.
@@ -103,6 +107,8 @@ impl Replica {
             mute_since: None,
             mute: false,
             sequence: None,
+            late: false,
+            taught: Taught::default(),
             clears: BTreeMap::new(),
             block_tokens: 0,
             sleep: None,
@@ -123,6 +129,13 @@ impl Replica {
         } else {
             ReplicaState::Ready
         }
+    }
+
+    /// Whether it may hold more than its events have told, and lessons are to be had of it. Not of an
+    /// engine with several groups of KV cache, where what one answer says of a prefix need not hold
+    /// for the next.
+    pub(super) fn is_partial(&self) -> bool {
+        self.late && self.known.view.groups() < 2
     }
 
     pub(super) fn serves(&mut self, wrong: Option<String>) {

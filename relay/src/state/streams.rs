@@ -124,7 +124,8 @@ impl State {
     }
 
     pub(super) fn most_queued(&self) -> usize {
-        let own = self.replicas.values().map(|replica| replica.known.view.announcements());
+        let announced = |r: &Replica| r.known.view.announcements() + r.taught.len();
+        let own = self.replicas.values().map(announced);
         let shared = self.stores.values().map(|store| store.view.announcements());
         let keys: usize = own.chain(shared).sum();
         (2 * KEY_BYTES * keys).max(QUEUE_BYTES)
@@ -166,8 +167,8 @@ impl State {
     /// All that is announced, by slot.
     fn held(&self) -> Vec<(u32, Vec<Key>)> {
         let mut blocks = Vec::new();
-        for Replica { slot, known, .. } in self.replicas.values() {
-            blocks.push((*slot, known.view.keys().collect()));
+        for Replica { slot, known, taught, .. } in self.replicas.values() {
+            blocks.push((*slot, known.view.keys().chain(taught.keys()).collect()));
             for (medium, slot, _) in known.view.tiers() {
                 blocks.push((slot, known.view.keys_in(medium).collect()));
             }
@@ -197,6 +198,7 @@ impl State {
                 weight: u32::from(replica.known.weight),
                 state: replica.state().into(),
                 tiers: own.chain(self.store_tier(*id)).collect(),
+                partial: replica.is_partial(),
                 adapters_known: replica.adapters.is_some(),
                 adapters: replica
                     .adapters

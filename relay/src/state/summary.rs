@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::gauges::Sleep;
-use crate::index::Seen;
+use crate::index::{Judged, Seen};
 use crate::message::ReplicaId;
 use crate::ranks::Problem;
 
@@ -78,6 +78,11 @@ pub struct ReplicaSummary {
     pub held_engine_blocks: usize,
     pub known_engine_blocks: usize,
     pub announced_prefixes: usize,
+    /// Its events were not heard from the first one on, so that it may hold more.
+    pub joined_late: bool,
+    /// Prefixes that answers taught for that reason.
+    pub taught_prefixes: usize,
+    pub taught: Judged,
     pub tiers: Vec<TierSummary>,
     pub waiting_tokens: usize,
     pub requests_waiting: Option<u32>,
@@ -193,6 +198,9 @@ impl Replica {
             held_engine_blocks: view.held_blocks(),
             known_engine_blocks: view.known_blocks(),
             announced_prefixes: view.len(),
+            joined_late: self.late,
+            taught_prefixes: self.taught.len(),
+            taught: *self.taught.judged(),
             tiers: view.tiers().map(TierSummary::new).collect(),
             waiting_tokens: view.waiting_tokens(),
             requests_waiting: self.load.map(|load| load.waiting),

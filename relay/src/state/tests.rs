@@ -1,4 +1,5 @@
 mod adapters;
+mod lessons;
 mod policy;
 mod ranks;
 

@@ -5,13 +5,13 @@ use warmpath_routing::usage::{Reported, Usage};
 
 use super::*;
 
-const COMPLETIONS: &str = "/v1/completions";
+pub(super) const COMPLETIONS: &str = "/v1/completions";
 
 /// A stream's first token comes so much later, in nanoseconds.
 const FIRST_TOKEN: u64 = 3_000_000_000;
 
 impl Gateway {
-    fn told(&mut self, path: &str, body: &serde_json::Value) -> Told {
+    pub(super) fn told(&mut self, path: &str, body: &serde_json::Value) -> Told {
         match self.ask(Some("eu"), path, Body::Whole(body.to_string().as_bytes())) {
             Decided::Route(told) => told,
             other => panic!("{other:?}"),
@@ -19,7 +19,7 @@ impl Gateway {
     }
 
     /// The engine answers, and says this; gives the totals of drift.
-    fn answered_by(&mut self, mut told: Told, usage: Usage) -> [u64; 2] {
+    pub(super) fn answered_by(&mut self, mut told: Told, usage: Usage) -> [u64; 2] {
         let foreseen = told.ticket.named.foreseen().unwrap().to_owned();
         let answer = Answer {
             status: 200,
@@ -48,7 +48,7 @@ fn warm(ids: &[u32]) -> Gateway {
     gateway
 }
 
-fn usage(prompt: usize, cached: u32) -> Usage {
+pub(super) fn usage(prompt: usize, cached: u32) -> Usage {
     Usage { prompt: u32::try_from(prompt).ok(), cached: Reported::Tokens(cached) }
 }
 

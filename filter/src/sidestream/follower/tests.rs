@@ -230,3 +230,26 @@ fn places_of_artefacts_are_reused_but_not_those_in_use() {
     assert!(index.at.len() <= shared::ARTEFACT_PLACES as usize);
     assert!(index.at.iter().any(|at| at.id == used.artefact));
 }
+
+#[test]
+fn lessons_of_this_stream_alone_are_told_and_once() {
+    let (mut follower, mut relay) = (follower(), Relay::new(7));
+    let lesson = |epoch| v1::Lesson { epoch, slot: 3, ..v1::Lesson::default() };
+    let told = |follower: &mut Follower<Memory>, epochs: &[u64]| {
+        for &epoch in epochs {
+            assert!(shared::add_lessons(&mut follower.data, vec![lesson(epoch)]).unwrap());
+        }
+        let Some(v1::up::Body::Lessons(lessons)) = follower.lessons().unwrap()?.body else {
+            panic!()
+        };
+        Some(lessons.lessons.iter().map(|lesson| lesson.epoch).collect::<Vec<_>>())
+    };
+    assert_eq!(told(&mut follower, &[7]), None, "no snapshot yet: the slot may be another's");
+    sync(&mut follower, &mut relay, &[]);
+    assert_eq!(told(&mut follower, &[]), None, "they are gone with that");
+    assert_eq!(told(&mut follower, &[7, 6, 7]), Some(vec![7, 7]));
+    assert_eq!(told(&mut follower, &[]), None);
+    follower.data.0.insert(shared::LESSONS.to_vec(), b"\xff\xff".to_vec());
+    assert_eq!(told(&mut follower, &[]), None);
+    assert_eq!(told(&mut follower, &[7]), Some(vec![7]), "what can't be read is no reason to stop");
+}
