@@ -273,7 +273,7 @@ fn only_groups_that_a_hit_depends_on_count() {
     let mut bench = Bench::new(Duplicates::Doubt);
     let group =
         |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
-    bench.store(group(0, Kind::Partial));
+    bench.store(group(0, Kind::Window));
     bench.assert_holds(&[]);
     bench.store(group(1, Kind::Full));
     bench.assert_holds(&all);
