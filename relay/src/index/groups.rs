@@ -6,7 +6,7 @@
 //! tokens the last ⌈(W − 1) / block⌉ blocks, or all from the start; a state (Mamba, linear attention)
 //! the one block that ends there. A block's hash names the prompt up to its end, alike in all groups.
 
-use crate::events::{Kind, Stored};
+use crate::events::{Kind, Medium, Stored};
 
 /// KV cache groups that a view tells apart: one bit each.
 const MAX_GROUPS: usize = 64;
@@ -121,7 +121,8 @@ impl Groups {
         let Some(number) = number else { return Place::Main };
         match self.at(number) {
             Some(at) if self.main == Some(at) => Place::Main,
-            Some(at) => Place::Further(at),
+            Some(at) if self.all.get(at).is_some_and(is_known) => Place::Further(at),
+            Some(_) => Place::Nowhere,
             None if number == 0 || self.all.is_empty() => Place::Main,
             None => Place::Nowhere,
         }
@@ -132,6 +133,9 @@ impl Groups {
         let number = event.group?;
         let at = self.at(number);
         // A copy into another tier may not say what it is of.
+        if event.medium != Medium::Gpu && event.kind == Kind::Unsaid {
+            return None;
+        }
         let told = Group {
             number,
             kind: event.kind,
@@ -141,6 +145,7 @@ impl Groups {
         };
         let known = at.and_then(|at| self.all.get(at));
         let group = match known {
+            Some(known) if known.kind == Kind::Unsaid => told,
             Some(known) => Group {
                 sparse: known.sparse || told.sparse,
                 // Part of a block may be stored on its own (`cache_partial_block`).

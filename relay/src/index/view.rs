@@ -51,9 +51,9 @@ pub struct View {
     /// Entries of `waiting` at which those that wait no more are swept out.
     pub(super) waiting_sweep: usize,
     pub(super) groups: Groups,
-    /// The tokens of the last store, if it began at a prompt's start, and how it was taken: the same
-    /// in all groups.
-    begun: Option<(u64, Take)>,
+    /// Group and tokens of the last store, if it began at a prompt's start, and how it was taken: the
+    /// same in all groups.
+    begun: Option<(Option<u32>, u64, Take)>,
     pub(super) block_tokens: u32,
     pub(super) seen: Seen,
 }
@@ -342,6 +342,7 @@ impl View {
         // A report lists all blocks up to the hit's end, of which a hit needs the last alone.
         let report = take == Take::Doubt
             || from_start
+                && !event.sparse
                 && self.groups.is_sparse(at)
                 && event.hashes.len() > need.saturating_mul(2);
         let skip = if report { event.hashes.len().saturating_sub(need) } else { 0 };
@@ -412,12 +413,12 @@ impl View {
             let tokens = event.tokens.iter().fold(event.tokens.len() as u64, |sum, &token| {
                 (sum.rotate_left(5) ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
-            // The groups' stores of one prompt follow each other.
+            // The groups' stores of one prompt follow each other, in order.
             let take = match self.begun {
-                Some((begun, take)) if begun == tokens => take,
+                Some((group, begun, take)) if begun == tokens && group < event.group => take,
                 _ => self.take_alone(event, from_start),
             };
-            self.begun = Some((tokens, take));
+            self.begun = Some((event.group, tokens, take));
             return take;
         }
         self.begun = None;
@@ -478,10 +479,6 @@ impl View {
     }
 
     fn remove_further(&mut self, at: usize, event: &Removed, changes: &mut Changes) {
-        if !self.groups.counted(at) {
-            self.seen.other_group += 1;
-            return;
-        }
         for hash in &event.hashes {
             let id = self.nodes.find(hash).unwrap_or(NONE);
             let (had, last) =

@@ -146,8 +146,8 @@ pub fn find<S: Store>(
         }
         // The deepest come first. How far those hold it that hold less is worth reading only where
         // it may decide.
-        let is_near = high - low <= last / ABOUT
-            && found.iter().any(|m: &Match| m.blocks as usize >= high);
+        let is_near =
+            high - low <= last / ABOUT && found.iter().any(|m: &Match| m.blocks as usize >= high);
         // An end may be just before what they hold.
         let matters =
             |slot: &u16| wanted.matters(*slot, high as u32, &found) || wanted.ends(*slot).is_some();
