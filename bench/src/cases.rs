@@ -239,6 +239,7 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        ends: None,
         adapters: None,
     };
     let mut rng = Rng::with_seed(3);

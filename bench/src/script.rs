@@ -83,6 +83,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         block_tokens: 16,
         state: State::Ready.into(),
         tiers: Vec::new(),
+        ends: None,
         adapters: Vec::new(),
         adapters_known: false,
         weight: 0,

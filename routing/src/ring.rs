@@ -90,6 +90,7 @@ mod tests {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            ends: None,
             adapters: None,
         }
     }

@@ -21,6 +21,10 @@ pub struct Replica {
     pub weight: u16,
     /// Slower tiers of its KV cache that have slots of their own, the fastest first.
     pub tiers: Vec<Tier>,
+    /// Names the blocks in the prefix map at which its hits may end, where not every prefix that it
+    /// holds is a hit: an engine of several KV cache groups. `block_tokens` is then what the lengths
+    /// of hits are multiples of.
+    pub ends: Option<u16>,
     /// The LoRA adapters that are loaded there; `None` where nothing tells.
     pub adapters: Option<Vec<String>>,
 }

@@ -33,6 +33,7 @@ fn replica(slot: u16) -> Replica {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        ends: None,
         adapters: None,
     }
 }

@@ -171,6 +171,8 @@ impl State {
                     .map_or(Replica::PLAIN, |weight| (weight * 100.0).round() as u16),
                 state,
                 tiers,
+                // What is held is given, and with it the hits.
+                ends: None,
                 adapters: replica.adapters,
             });
             serves.push(replica.model);

@@ -64,6 +64,7 @@ impl Chooser {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            ends: None,
             adapters: None,
         };
         let world = World {

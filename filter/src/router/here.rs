@@ -251,6 +251,7 @@ mod tests {
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),
+            ends: None,
             adapters: None,
         };
         let mut view = View::default();

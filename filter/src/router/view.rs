@@ -189,6 +189,10 @@ fn to_replica(policy: &Policy, replica: v1::Replica) -> Option<Replica> {
             Err(_) => u16::MAX,
         },
         tiers,
+        ends: match replica.ends {
+            Some(ends) => Some(u16::try_from(ends.slot).ok()?),
+            None => None,
+        },
         adapters: replica.adapters_known.then_some(replica.adapters),
     })
 }

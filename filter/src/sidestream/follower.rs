@@ -228,7 +228,9 @@ impl<D: Data> Follower<D> {
 
     fn replace_replicas(&mut self, replicas: &v1::Replicas) -> Result<(), HostError> {
         let slots = replicas.replicas.iter().flat_map(|replica| {
-            std::iter::once(replica.slot).chain(replica.tiers.iter().map(|tier| tier.slot))
+            let further = replica.tiers.iter().map(|tier| tier.slot);
+            let further = further.chain(replica.ends.as_ref().map(|ends| ends.slot));
+            std::iter::once(replica.slot).chain(further)
         });
         let live: BTreeSet<u16> = slots.filter_map(|slot| u16::try_from(slot).ok()).collect();
         self.replicas = replicas.replicas.len();

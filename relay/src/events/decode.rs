@@ -1,7 +1,7 @@
 //! A frame's payload → [`Batch`].
 
 use super::reader::{Reader, Value};
-use super::{Batch, EngineHash, Event, ExtraKeys, Kind, Medium, Removed, Stored};
+use super::{Batch, EngineHash, Event, ExtraKeys, Kind, Locality, Medium, Removed, Stored};
 
 /// Events in one batch that are believed. Engines send some per scheduler step; a frame with more
 /// is not theirs.
@@ -108,9 +108,12 @@ struct Fields {
     has_lora_id: bool,
     lora_name: Option<String>,
     medium: Medium,
+    storage: bool,
+    locality: Locality,
     extra_keys: Vec<ExtraKeys>,
     group: Option<u32>,
     kind: Kind,
+    window: Option<u32>,
     cache_salt: Option<String>,
     /// The array form's eighth place: vLLM's `lora_name`, SGLang's `cache_salt`.
     name_or_salt: Option<String>,
@@ -130,6 +133,8 @@ enum Field {
     ExtraKeys,
     Group,
     Kind,
+    Window,
+    Locality,
     CacheSalt,
     NameOrSalt,
     ExtraKeysOrSession,
@@ -138,7 +143,7 @@ enum Field {
 }
 
 /// Places of the array form after the tag.
-const STORED: [Field; 10] = [
+const STORED: [Field; 11] = [
     Field::Hashes,
     Field::Parent,
     Field::Tokens,
@@ -149,6 +154,7 @@ const STORED: [Field; 10] = [
     Field::ExtraKeysOrSession,
     Field::GroupOrLoraName,
     Field::Kind,
+    Field::Window,
 ];
 const REMOVED: [Field; 3] = [Field::Hashes, Field::Medium, Field::Group];
 
@@ -208,8 +214,8 @@ fn event(reader: &mut Reader<'_>) -> Result<Event, DecodeError> {
     match tag {
         Tag::Stored => fields.stored(),
         Tag::Removed => Ok(Event::Removed(Removed {
+            medium: fields.medium(),
             hashes: fields.hashes.ok_or(DecodeError::Missing("block_hashes"))?,
-            medium: fields.medium,
             group: fields.group,
         })),
         Tag::Cleared => Ok(Event::Cleared),
@@ -229,6 +235,8 @@ fn named(key: &[u8]) -> Field {
         b"extra_keys" => Field::ExtraKeys,
         b"group_idx" => Field::Group,
         b"kv_cache_spec_kind" => Field::Kind,
+        b"kv_cache_spec_sliding_window" => Field::Window,
+        b"locality" => Field::Locality,
         b"cache_salt" => Field::CacheSalt,
         _ => Field::Unknown,
     }
@@ -260,6 +268,14 @@ impl Fields {
             (Field::LoraId, Value::Int(_) | Value::Text(_)) => self.has_lora_id = true,
             (Field::Medium, Value::Text(name)) => {
                 self.medium = std::str::from_utf8(name).map_or(Medium::Other, Medium::from_name);
+                self.storage = name == b"STORAGE";
+            }
+            (Field::Locality, Value::Text(name)) => {
+                self.locality = match name {
+                    b"LOCAL" => Locality::Local,
+                    b"REMOTE" => Locality::Remote,
+                    _ => Locality::Unsaid,
+                };
             }
             (Field::LoraName | Field::GroupOrLoraName, Value::Text(name)) => {
                 self.sglang_places |= matches!(field, Field::GroupOrLoraName);
@@ -284,7 +300,10 @@ impl Fields {
                 self.group = Some(group);
             }
             (Field::Kind, Value::Text(name)) => {
-                self.kind = std::str::from_utf8(name).map_or(Kind::Partial, Kind::from_name);
+                self.kind = std::str::from_utf8(name).map_or(Kind::Other, Kind::from_name);
+            }
+            (Field::Window, Value::Int(window)) => {
+                self.window = u32::try_from(window).ok().filter(|window| *window > 0);
             }
             (Field::Unknown, value) => reader.skip_rest_of(&value)?,
             (field, _) => return Err(DecodeError::Field(field.name())),
@@ -292,7 +311,12 @@ impl Fields {
         Ok(())
     }
 
+    fn medium(&self) -> Medium {
+        self.medium.placed(self.storage, self.locality)
+    }
+
     fn stored(mut self) -> Result<Event, DecodeError> {
+        let medium = self.medium();
         if let Some(text) = self.name_or_salt {
             // vLLM sends an adapter's number beside its name as long as it sends arrays.
             if self.sglang_places || !self.has_lora_id {
@@ -302,11 +326,20 @@ impl Fields {
             }
         }
         let hashes = self.hashes.ok_or(DecodeError::Missing("block_hashes"))?;
-        let Some(block_size @ 1..=MAX_BLOCK_SIZE) = self.block_size else {
-            return Ok(Event::Unusable("block_size"));
+        let block_size = match self.block_size {
+            Some(size @ 1..=MAX_BLOCK_SIZE) => size,
+            // Names only, as of a copy into another tier (vLLM's `_placeholder_stored`).
+            Some(0) if self.tokens.is_empty() => 0,
+            _ => return Ok(Event::Unusable("block_size")),
         };
-        if !self.tokens.is_empty() && hashes.len() as i128 * block_size != self.tokens.len() as i128
-        {
+        let tokens = self.tokens.len() as i128;
+        let told = hashes.len() as i128 * block_size;
+        let sparse = tokens > told
+            && block_size > 0
+            && tokens % block_size == 0
+            && self.group.is_some()
+            && self.kind != Kind::Full;
+        if tokens > 0 && told != tokens && !sparse {
             return Ok(Event::Unusable("token_count"));
         }
         if !self.extra_keys.is_empty() && self.extra_keys.len() != hashes.len() {
@@ -316,13 +349,15 @@ impl Fields {
             hashes,
             parent: self.parent,
             tokens: self.tokens,
+            sparse,
             block_size: block_size as u32,
             has_lora_id: self.has_lora_id,
             lora_name: self.lora_name,
-            medium: self.medium,
+            medium,
             extra_keys: self.extra_keys,
             group: self.group,
             kind: self.kind,
+            window: self.window,
             cache_salt: self.cache_salt,
         }))
     }
@@ -341,6 +376,8 @@ impl Field {
             Self::ExtraKeys | Self::ExtraKeysOrSession => "extra_keys",
             Self::Group | Self::GroupOrLoraName => "group_idx",
             Self::Kind => "kv_cache_spec_kind",
+            Self::Window => "kv_cache_spec_sliding_window",
+            Self::Locality => "locality",
             Self::CacheSalt => "cache_salt",
             Self::Unknown => "unknown",
         }

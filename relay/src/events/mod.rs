@@ -96,7 +96,11 @@ pub struct Stored {
     /// `hashes.len() * block_size` token ids; or none, where the engine names blocks only (copies
     /// into another tier).
     pub tokens: Vec<u32>,
-    /// Tokens of one block, 1 or more.
+    /// Some of the blocks that the tokens fill are not among the hashes, and which isn't told: a group
+    /// that keeps only what a hit may need (vLLM 0.32.0, `v1/core/block_pool.py`, `cache_full_blocks`
+    /// with a mask). Then the tokens name no block.
+    pub sparse: bool,
+    /// Tokens of one block, 1 or more; or 0, where the engine names blocks only and doesn't say.
     pub block_size: u32,
     /// An adapter is in play, by number (older engines give no name).
     pub has_lora_id: bool,
@@ -111,6 +115,8 @@ pub struct Stored {
     pub group: Option<u32>,
     /// What the group's layers are.
     pub kind: Kind,
+    /// Tokens that a layer of a sliding window sees, itself included.
+    pub window: Option<u32>,
     /// SGLang's way to give the salt.
     pub cache_salt: Option<String>,
 }
@@ -169,6 +175,27 @@ impl Medium {
             _ => Self::Other,
         }
     }
+
+    /// As vLLM names it from 0.26 on (`MEDIUM_STORAGE` in `distributed/kv_events.py`; `Locality` in
+    /// `v1/kv_offload/base.py`): storage is a disk of the engine's own where it is said to be local,
+    /// and what is remote is nobody's own.
+    fn placed(self, storage: bool, locality: Locality) -> Self {
+        match (locality, self) {
+            (_, Self::Gpu) => Self::Gpu,
+            (Locality::Remote, _) => Self::Other,
+            (Locality::Local, Self::Other) if storage => Self::Disk,
+            _ => self,
+        }
+    }
+}
+
+/// Where a tier is, seen from the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Locality {
+    #[default]
+    Unsaid,
+    Local,
+    Remote,
 }
 
 /// The kind of a KV cache group's layers.
@@ -179,15 +206,21 @@ pub enum Kind {
     Unsaid,
     /// Attention over the whole prefix: what a prefix hit depends on.
     Full,
-    /// Sliding window, state space and others.
-    Partial,
+    /// Attention over the last tokens alone, `Stored::window` of them.
+    Window,
+    /// The state of a state space or of linear attention, at the end of a block.
+    State,
+    /// Chunked local attention and others, of which events don't tell what a hit needs.
+    Other,
 }
 
 impl Kind {
     fn from_name(name: &str) -> Self {
         match name {
             "full_attention" | "mla_attention" | "sink_full_attention" => Self::Full,
-            _ => Self::Partial,
+            "sliding_window" | "sliding_window_mla" => Self::Window,
+            "mamba" => Self::State,
+            _ => Self::Other,
         }
     }
 }

@@ -23,6 +23,29 @@ pub(super) struct Layer {
     pub(super) keys: HashMap<Key, u32, RandomState>,
 }
 
+impl Layer {
+    /// One more block ends in the key.
+    pub(super) fn hold(&mut self, key: Key, changes: &mut Changes) {
+        let count = self.keys.entry(key).or_insert(0);
+        *count += 1;
+        if *count == 1 && self.open {
+            changes.held(self.slot, key);
+        }
+    }
+
+    /// One block less ends in the key.
+    pub(super) fn lose(&mut self, key: Key, changes: &mut Changes) {
+        let Some(count) = self.keys.get_mut(&key) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.keys.remove(&key);
+            if self.open {
+                changes.lost(self.slot, key);
+            }
+        }
+    }
+}
+
 impl View {
     /// Names and announces the node and what follows it, as far as that is possible now. `news`: it
     /// was described just now, so that its children must hear of it in any case.
@@ -65,7 +88,8 @@ impl View {
         changed
     }
 
-    /// Announces a node in a layer, if it and all before it are held there and named.
+    /// Announces a node in a layer, if it and all before it are held there and named. With several
+    /// groups: notes that it may be.
     fn announce(&mut self, id: Id, layer: usize, changes: &mut Changes) -> bool {
         let Some(of) = self.layers.get_mut(layer).filter(|of| of.open) else { return false };
         let Some(node) = self.nodes.get(id) else { return false };
@@ -75,15 +99,18 @@ impl View {
         if node.announced(layer) || !node.held_in(layer) || !follows {
             return false;
         }
-        for key in named.keys() {
-            let count = of.keys.entry(key).or_insert(0);
-            *count += 1;
-            if *count == 1 {
-                changes.held(of.slot, key);
+        // With several groups that is told by its end, or by what follows it.
+        let hybrid = layer == 0 && self.groups.hybrid();
+        if !hybrid {
+            for key in named.keys() {
+                of.hold(key, changes);
             }
         }
         if let Some(node) = self.nodes.get_mut(id) {
             node.set_announced(layer, true);
+        }
+        if hybrid {
+            self.reach(id, changes);
         }
         true
     }
@@ -108,7 +135,7 @@ impl View {
     }
 
     /// Takes back what was announced in a layer of the node and all after it, the last first.
-    fn withdraw(&mut self, start: Id, layer: usize, changes: &mut Changes) {
+    pub(super) fn withdraw(&mut self, start: Id, layer: usize, changes: &mut Changes) {
         let mut order = Vec::new();
         let mut stack = vec![start];
         while let Some(id) = stack.pop() {
@@ -120,18 +147,19 @@ impl View {
             order.push(id);
             self.nodes.push_children(id, &mut stack);
         }
+        if layer == 0 && self.groups.hybrid() {
+            for id in order.into_iter().rev() {
+                self.unreach(id, changes);
+            }
+            return;
+        }
         let Some(of) = self.layers.get_mut(layer) else { return };
         for id in order.into_iter().rev() {
             let Some(Name::Named(named)) = self.nodes.get(id).map(|node| &node.name) else {
                 continue;
             };
             for key in named.keys() {
-                let Some(count) = of.keys.get_mut(&key) else { continue };
-                *count -= 1;
-                if *count == 0 {
-                    of.keys.remove(&key);
-                    changes.lost(of.slot, key);
-                }
+                of.lose(key, changes);
             }
         }
     }

@@ -2,7 +2,9 @@
 
 mod announce;
 mod changes;
+mod ends;
 mod forest;
+mod groups;
 mod naming;
 mod node;
 mod rules;
@@ -14,6 +16,7 @@ mod tests;
 mod view;
 
 pub use changes::Changes;
+pub use groups::GroupSummary;
 pub use rules::{Duplicates, Limits, ModelScope};
 pub use seen::Seen;
 pub use slots::Slots;

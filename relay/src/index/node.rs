@@ -2,6 +2,7 @@
 
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
 
+use super::groups::bit;
 use crate::events::{EngineHash, Medium};
 
 /// A node's place in the forest.
@@ -29,6 +30,67 @@ pub(super) struct Node {
     /// and named.
     announced: u8,
     pub(super) name: Name,
+    /// What engines with several KV cache groups tell beside.
+    further: Option<Box<Further>>,
+}
+
+/// What is known of a block in KV cache groups beside the main one, and what follows from it.
+#[derive(Debug, Default)]
+pub(super) struct Further {
+    /// The groups that have it, as bits.
+    pub(super) held: u64,
+    /// Copies beside the first one, by the group's place.
+    more: Vec<(u8, u16)>,
+    /// Blocks of the main group up to its end; 0 where not all of them are held.
+    pub(super) depth: u32,
+    /// How many blocks in a row up to it each need has, as far as that matters.
+    pub(super) runs: Vec<u32>,
+    /// Hits may end here.
+    pub(super) end: bool,
+    /// Children at or after which a hit may end.
+    pub(super) live_children: u32,
+}
+
+impl Further {
+    /// Whether a hit may end here or later.
+    pub(super) fn is_live(&self) -> bool {
+        self.end || self.live_children > 0
+    }
+
+    /// One more copy in a group; whether it is the first.
+    fn add(&mut self, at: usize) -> bool {
+        if self.held & bit(at) == 0 {
+            self.held |= bit(at);
+            return true;
+        }
+        match self.more.iter_mut().find(|(group, _)| usize::from(*group) == at) {
+            Some((_, more)) => *more = more.saturating_add(1),
+            None => self.more.push((at as u8, 1)),
+        }
+        false
+    }
+
+    /// One copy less in a group: whether there was one, and whether it was the last.
+    fn take(&mut self, at: usize) -> (bool, bool) {
+        if self.held & bit(at) == 0 {
+            return (false, false);
+        }
+        match self.more.iter().position(|(group, _)| usize::from(*group) == at) {
+            None => {
+                self.held &= !bit(at);
+                (true, true)
+            }
+            Some(place) => {
+                if let Some((_, more)) = self.more.get_mut(place) {
+                    *more = more.saturating_sub(1);
+                    if *more == 0 {
+                        self.more.swap_remove(place);
+                    }
+                }
+                (true, false)
+            }
+        }
+    }
 }
 
 /// What is known of a block's place in prompts.
@@ -104,12 +166,33 @@ impl Node {
             doubtful: 0,
             announced: 0,
             name: Name::Unknown,
+            further: None,
         }
     }
 
     /// Whether the engine has the block in a tier of its own.
     pub(super) fn held(&self) -> bool {
-        self.doubtful > 0 || self.copies.iter().any(|&n| n > 0)
+        self.doubtful > 0
+            || self.copies.iter().any(|&n| n > 0)
+            || self.further().is_some_and(|further| further.held != 0)
+    }
+
+    pub(super) fn further(&self) -> Option<&Further> {
+        self.further.as_deref()
+    }
+
+    pub(super) fn further_mut(&mut self) -> &mut Further {
+        self.further.get_or_insert_default()
+    }
+
+    /// One more copy in a further group; whether it is the first.
+    pub(super) fn add_further(&mut self, at: usize) -> bool {
+        self.further_mut().add(at)
+    }
+
+    /// One copy less in a further group: whether there was one, and whether it was the last.
+    pub(super) fn take_further(&mut self, at: usize) -> (bool, bool) {
+        self.further.as_deref_mut().map_or((false, false), |further| further.take(at))
     }
 
     /// Whether the engine has the block in a tier of the layer: in the layer's own or a faster one.
@@ -180,5 +263,9 @@ impl Node {
     pub(super) fn forget_copies(&mut self) {
         self.copies = [0; 3];
         self.doubtful = 0;
+        if let Some(further) = self.further.as_deref_mut() {
+            further.held = 0;
+            further.more.clear();
+        }
     }
 }

@@ -1,3 +1,4 @@
+mod hybrid;
 mod law;
 mod pool;
 mod taught;
@@ -94,6 +95,9 @@ impl Bench {
         if let Some(medium) = self.view.unopened(event) {
             self.view.open(medium, slot_of(medium), &mut self.changes);
         }
+        if self.view.lacks_ends(event) {
+            self.view.open_ends(ENDS, &mut self.changes);
+        }
         self.view.apply(event, 0, &mut self.changes);
         if matches!(event, Event::Cleared) {
             self.reader = Reader::default();
@@ -104,6 +108,8 @@ impl Bench {
             let told = self.reader.keys_of(slot_of(medium));
             assert_eq!(told, view, "the changes tell what the view holds");
         }
+        let ends: BTreeSet<Key> = self.view.end_keys().collect();
+        assert_eq!(self.reader.keys_of(ENDS), ends, "the changes tell where hits may end");
     }
 
     fn store(&mut self, stored: Stored) {
@@ -119,6 +125,9 @@ impl Bench {
         assert_eq!(self.reader.keys_of(slot_of(medium)), expected, "{medium:?}");
     }
 }
+
+/// The slot of where hits may end.
+const ENDS: u32 = 9;
 
 const MEDIA: [Medium; 3] = [Medium::Gpu, Medium::Cpu, Medium::Disk];
 
@@ -274,7 +283,7 @@ fn only_groups_that_a_hit_depends_on_count() {
     let mut bench = Bench::new(Duplicates::Doubt);
     let group =
         |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
-    bench.store(group(0, Kind::Partial));
+    bench.store(group(0, Kind::Window));
     bench.assert_holds(&[]);
     bench.store(group(1, Kind::Full));
     bench.assert_holds(&all);

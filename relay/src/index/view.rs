@@ -2,7 +2,8 @@
 //!
 //! The law: in each layer of tiers that the engine uses (GPU; GPU or CPU; GPU, CPU or disk), a key
 //! is announced exactly as long as some engine block in which it ends is held there and named and so
-//! are all blocks before it. Where the events leave doubt, the view claims less.
+//! are all blocks before it. Where the events leave doubt, the view claims less. Of an engine with
+//! several KV cache groups those keys are announced that a hit may come to (see `ends`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,19 +13,17 @@ use warmpath_routing::fingerprint::Key;
 use super::announce::{LAYERS, Layer};
 use super::changes::Changes;
 use super::forest::Forest;
+use super::groups::{GroupSummary, Groups, Place, bit};
 use super::node::{Id, NONE, Node};
 use super::rules::{Duplicates, Limits, ModelScope};
 use super::seen::Seen;
-use crate::events::{EngineHash, Event, Kind, Medium, Removed, Stored};
+use crate::events::{EngineHash, Event, Medium, Removed, Stored};
 
 /// Entries below which sweeping isn't worth it.
 pub(super) const MIN_SWEEP: usize = 1024;
 
-/// KV cache groups that a view tells apart.
-const MAX_GROUPS: usize = 64;
-
 /// How the blocks of one event are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Take {
     /// Each is one more copy.
     Copy,
@@ -44,13 +43,17 @@ pub struct View {
     pub(super) shared: bool,
     pub(super) nodes: Forest,
     pub(super) layers: [Layer; LAYERS],
+    /// Where hits may end, with several KV cache groups.
+    pub(super) ends: Layer,
     pub(super) held: usize,
     pub(super) waiting: VecDeque<(Id, EngineHash)>,
     pub(super) waiting_tokens: usize,
     /// Entries of `waiting` at which those that wait no more are swept out.
     pub(super) waiting_sweep: usize,
-    /// Groups seen, with whether their removals count; the first that does is where stores count.
-    pub(super) groups: Vec<(u32, bool)>,
+    pub(super) groups: Groups,
+    /// Group and tokens of the last store, if it began at a prompt's start, and how it was taken: the
+    /// same in all groups.
+    begun: Option<(Option<u32>, u64, Take)>,
     pub(super) block_tokens: u32,
     pub(super) seen: Seen,
 }
@@ -65,11 +68,13 @@ impl View {
             shared: false,
             nodes: Forest::new(),
             layers: [Layer { open: true, ..Layer::default() }, Layer::default(), Layer::default()],
+            ends: Layer::default(),
             held: 0,
             waiting: VecDeque::new(),
             waiting_tokens: 0,
             waiting_sweep: MIN_SWEEP,
-            groups: Vec::new(),
+            groups: Groups::default(),
+            begun: None,
             block_tokens: 0,
             seen: Seen::default(),
         }
@@ -134,7 +139,54 @@ impl View {
     pub fn unopened(&self, event: &Event) -> Option<Medium> {
         let Event::Stored(Stored { medium, .. }) = event else { return None };
         let layer = self.layers.get(layer(*medium)?)?;
-        (!layer.open && !self.shared).then_some(*medium)
+        (!layer.open && !self.shared && !self.groups.hybrid()).then_some(*medium)
+    }
+
+    /// Whether hits end at blocks of their own after this event, and nothing is announced of these
+    /// yet: they need a slot, by [`Self::open_ends`].
+    pub fn lacks_ends(&self, event: &Event) -> bool {
+        let Event::Stored(stored) = event else { return false };
+        !self.shared
+            && !self.ends.open
+            && stored.medium != Medium::Other
+            && (self.groups.hybrid() || self.groups.with(stored).is_some_and(|new| new.hybrid()))
+    }
+
+    /// Announces under `slot`, from now on, where hits may end.
+    pub fn open_ends(&mut self, slot: u32, changes: &mut Changes) {
+        if self.ends.open {
+            return;
+        }
+        self.ends.slot = slot;
+        self.ends.open = true;
+        for key in self.ends.keys.keys() {
+            changes.held(slot, *key);
+        }
+    }
+
+    /// Gives the ends another slot, as when all slots begin anew.
+    pub fn move_ends(&mut self, slot: u32) {
+        self.ends.slot = slot;
+    }
+
+    /// The slot of the ends, if hits end at blocks of their own.
+    pub fn ends(&self) -> Option<u32> {
+        self.ends.open.then_some(self.ends.slot)
+    }
+
+    /// Every key at which a hit may end, once, where those are announced.
+    pub fn end_keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.ends.keys.keys().copied()
+    }
+
+    /// Whether a hit may end at the key.
+    pub fn ends_at(&self, key: &Key) -> bool {
+        self.ends.keys.contains_key(key)
+    }
+
+    /// The KV cache groups that the engine told of.
+    pub fn groups(&self) -> Vec<GroupSummary> {
+        self.groups.summary()
     }
 
     /// Announces under `slot`, from now on, what is held in a tier or in a faster one.
@@ -179,7 +231,7 @@ impl View {
 
     /// Keys announced in all tiers together, each as often as it is.
     pub fn announcements(&self) -> usize {
-        self.layers.iter().map(|layer| layer.keys.len()).sum()
+        self.layers.iter().chain([&self.ends]).map(|layer| layer.keys.len()).sum()
     }
 
     /// Whether nothing is announced on the GPU.
@@ -214,14 +266,10 @@ impl View {
         self.waiting_tokens
     }
 
-    /// KV cache groups that events named.
-    pub fn groups(&self) -> usize {
-        self.groups.len()
-    }
-
-    /// Tokens of one engine block; 0 until an event told.
+    /// Tokens of which a hit's length is a multiple: of one engine block, or of the blocks of all
+    /// groups; 0 until an event told.
     pub fn block_tokens(&self) -> u32 {
-        self.block_tokens
+        self.block_tokens.saturating_mul(self.groups.every())
     }
 
     /// What the view saw.
@@ -230,9 +278,94 @@ impl View {
     }
 
     fn store(&mut self, event: &Stored, engine: Option<&Self>, changes: &mut Changes) {
-        if !self.store_counts(event) {
+        if (event.medium == Medium::Other) != self.shared {
+            self.seen.other_medium += 1;
             return;
         }
+        self.learn(event, changes);
+        match self.groups.place(event, !self.shared) {
+            Place::Main => self.store_main(event, engine, changes),
+            Place::Further(at) if event.medium == Medium::Gpu => {
+                self.store_further(at, event, changes);
+            }
+            Place::Further(_) | Place::Nowhere => {
+                self.seen.other_group += 1;
+                return;
+            }
+        }
+        while self.nodes.len() > self.limits.blocks {
+            let before = self.nodes.len();
+            self.evict(changes);
+            if self.nodes.len() == before {
+                break;
+            }
+        }
+        while self.waiting_tokens > self.limits.waiting_tokens {
+            if !self.drop_waiting() {
+                break;
+            }
+        }
+    }
+
+    /// Learns of the engine's groups; where that changes what a hit is, all is announced anew.
+    fn learn(&mut self, event: &Stored, changes: &mut Changes) {
+        let Some(groups) = self.groups.with(event) else { return };
+        if self.shared || !groups.asks_otherwise(&self.groups) {
+            self.groups = groups;
+            return;
+        }
+        let roots: Vec<Id> = self.nodes.roots().collect();
+        for root in &roots {
+            self.withdraw(*root, 0, changes);
+        }
+        self.groups = groups;
+        if self.groups.hybrid() {
+            // What the engine can bring back of several groups isn't known.
+            for layer in 1..LAYERS {
+                for root in &roots {
+                    self.withdraw(*root, layer, changes);
+                }
+            }
+            for layer in self.layers.iter_mut().skip(1) {
+                *layer = Layer::default();
+            }
+        }
+        self.announce_all(0, changes);
+    }
+
+    /// Blocks of a group beside the main one. Their place in prompts is told by the main group's
+    /// store of the same hashes.
+    fn store_further(&mut self, at: usize, event: &Stored, changes: &mut Changes) {
+        let from_start = event.parent.is_none() && !event.tokens.is_empty();
+        let take = self.take_for(event, from_start);
+        let need = self.groups.own_need(at);
+        // A report lists all blocks up to the hit's end, of which a hit needs the last alone.
+        let report = take == Take::Doubt
+            || from_start
+                && !event.sparse
+                && self.groups.is_sparse(at)
+                && event.hashes.len() > need.saturating_mul(2);
+        let skip = if report { event.hashes.len().saturating_sub(need) } else { 0 };
+        for &hash in event.hashes.iter().skip(skip) {
+            self.seen.blocks_stored += 1;
+            let id = self.nodes.find_or_make(hash);
+            self.nodes.touch(id);
+            let Some(node) = self.nodes.get_mut(id) else { continue };
+            let was_held = node.held();
+            if take != Take::Copy && node.further().is_some_and(|f| f.held & bit(at) != 0) {
+                self.seen.stores_repeated += 1;
+                continue;
+            }
+            if node.add_further(at) {
+                self.weigh_from(id, changes);
+            }
+            if !was_held {
+                self.held += 1;
+            }
+        }
+    }
+
+    fn store_main(&mut self, event: &Stored, engine: Option<&Self>, changes: &mut Changes) {
         let named = !event.tokens.is_empty();
         if named {
             self.block_tokens = event.block_size;
@@ -262,47 +395,6 @@ impl View {
         }
         // It was made for nothing where its child had another place already.
         self.prune(before);
-        while self.nodes.len() > self.limits.blocks {
-            let before = self.nodes.len();
-            self.evict(changes);
-            if self.nodes.len() == before {
-                break;
-            }
-        }
-        while self.waiting_tokens > self.limits.waiting_tokens {
-            if !self.drop_waiting() {
-                break;
-            }
-        }
-    }
-
-    /// Whether the event says what a prefix hit on this replica is.
-    fn store_counts(&mut self, event: &Stored) -> bool {
-        if (event.medium == Medium::Other) != self.shared {
-            self.seen.other_medium += 1;
-            return false;
-        }
-        let full = match event.kind {
-            Kind::Full => true,
-            Kind::Partial => false,
-            // Before engines said so: the first group, or the only one.
-            Kind::Unsaid => event.group.unwrap_or(0) == 0,
-        };
-        let counts = match event.group {
-            None => full,
-            Some(group) => {
-                let known = self.groups.iter().any(|&(other, _)| other == group);
-                if !known && self.groups.len() < MAX_GROUPS {
-                    self.groups.push((group, full));
-                }
-                let first = self.groups.iter().find(|&&(_, full)| full);
-                full && first.is_none_or(|&(first, _)| first == group)
-            }
-        };
-        if !counts {
-            self.seen.other_group += 1;
-        }
-        counts
     }
 
     /// What a store means for blocks that are held already.
@@ -313,24 +405,45 @@ impl View {
     /// request hit, if it asks for `kv_cache_report_mode: full`: from the prompt's start, and all of
     /// it held. Two blocks or more so are no copy unless the engine didn't look into its cache (as
     /// for `prompt_logprobs`), or a hit needs more than this group has: with several groups a prompt
-    /// is computed anew whose full attention's blocks are all there.
-    fn take_for(&self, event: &Stored, from_start: bool) -> Take {
+    /// is computed anew whose full attention's blocks are all there, and what is stored from its start
+    /// to where a hit may end is a report.
+    fn take_for(&mut self, event: &Stored, from_start: bool) -> Take {
+        let several = self.groups.hybrid();
+        if several && from_start && event.medium == Medium::Gpu {
+            let tokens = event.tokens.iter().fold(event.tokens.len() as u64, |sum, &token| {
+                (sum.rotate_left(5) ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            });
+            // The groups' stores of one prompt follow each other, in order.
+            let take = match self.begun {
+                Some((group, begun, take)) if begun == tokens && group < event.group => take,
+                _ => self.take_alone(event, from_start),
+            };
+            self.begun = Some((event.group, tokens, take));
+            return take;
+        }
+        self.begun = None;
+        self.take_alone(event, from_start)
+    }
+
+    fn take_alone(&self, event: &Stored, from_start: bool) -> Take {
+        let node = |hash| self.nodes.find(hash).and_then(|id| self.nodes.get(id));
+        let report = || {
+            if !from_start || event.medium != Medium::Gpu {
+                return false;
+            }
+            if self.groups.hybrid() {
+                let last = event.hashes.last().and_then(node).and_then(Node::further);
+                return !event.sparse && last.is_some_and(|last| last.end);
+            }
+            let sure = |hash| node(hash).is_some_and(Node::sure);
+            !self.groups.several() && event.hashes.len() > 1 && event.hashes.iter().all(sure)
+        };
         match self.duplicates {
             Duplicates::Same => Take::Once,
             Duplicates::Doubt if from_start => Take::Once,
             Duplicates::Doubt => Take::Copy,
-            Duplicates::Count => {
-                let sure = |hash| {
-                    let node = self.nodes.find(hash).and_then(|id| self.nodes.get(id));
-                    node.is_some_and(Node::sure)
-                };
-                let report = from_start
-                    && event.medium == Medium::Gpu
-                    && event.hashes.len() > 1
-                    && self.groups.len() < 2
-                    && event.hashes.iter().all(sure);
-                if report { Take::Doubt } else { Take::Copy }
-            }
+            Duplicates::Count if report() => Take::Doubt,
+            Duplicates::Count => Take::Copy,
         }
     }
 
@@ -356,19 +469,36 @@ impl View {
             self.seen.other_medium += 1;
             return;
         }
-        let counts = match event.group {
-            None => true,
-            // Removals count in every group that a hit needs, also where stores don't.
-            Some(group) => self
-                .groups
-                .iter()
-                .find(|&&(other, _)| other == group)
-                .map_or(group == 0 || self.groups.is_empty(), |&(_, full)| full),
-        };
-        if !counts {
-            self.seen.other_group += 1;
-            return;
+        match self.groups.place_of(event.group) {
+            Place::Main => self.remove_main(event, changes),
+            Place::Further(at) if event.medium == Medium::Gpu => {
+                self.remove_further(at, event, changes);
+            }
+            Place::Further(_) | Place::Nowhere => self.seen.other_group += 1,
         }
+    }
+
+    fn remove_further(&mut self, at: usize, event: &Removed, changes: &mut Changes) {
+        for hash in &event.hashes {
+            let id = self.nodes.find(hash).unwrap_or(NONE);
+            let (had, last) =
+                self.nodes.get_mut(id).map_or((false, false), |node| node.take_further(at));
+            if !had {
+                self.seen.removals_unknown += 1;
+                continue;
+            }
+            self.seen.blocks_removed += 1;
+            if last {
+                self.weigh_from(id, changes);
+            }
+            if self.nodes.get(id).is_some_and(|node| !node.held()) {
+                self.held -= 1;
+                self.prune(id);
+            }
+        }
+    }
+
+    fn remove_main(&mut self, event: &Removed, changes: &mut Changes) {
         for hash in &event.hashes {
             let id = self.nodes.find(hash).unwrap_or(NONE);
             if !self.nodes.get_mut(id).is_some_and(|node| node.take(event.medium)) {

@@ -232,6 +232,7 @@ impl State {
                 self.new_life(id, "engine_cleared");
             }
             if !self.tell_store(id, event) {
+                self.open_ends(id, event);
                 self.open_tier(id, event);
                 self.apply(id, event);
             }
@@ -250,6 +251,23 @@ impl State {
         if !self.changes.is_empty() {
             self.soon();
         }
+    }
+
+    /// The first event of a further group: from then on the ends of hits have a slot of their own.
+    fn open_ends(&mut self, id: ReplicaId, event: &Event) {
+        if !self.replicas.get(&id).is_some_and(|r| r.known.view.lacks_ends(event)) {
+            return;
+        }
+        let slot = self.take_slot();
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        info!(
+            engine = replica.known.endpoint,
+            rank = replica.known.rank,
+            "the engine has several KV cache groups"
+        );
+        replica.known.view.open_ends(slot, &mut self.changes);
+        self.replicas_changed = true;
+        self.soon();
     }
 
     /// The first event of a tier: from then on the tier has a slot of its own.
@@ -339,6 +357,9 @@ impl State {
             let tiers: Vec<_> = replica.known.view.tiers().map(|(medium, ..)| medium).collect();
             for medium in tiers {
                 replica.known.view.move_to(medium, next());
+            }
+            if replica.known.view.ends().is_some() {
+                replica.known.view.move_ends(next());
             }
         }
         for store in self.stores.values_mut() {

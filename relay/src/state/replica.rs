@@ -135,7 +135,7 @@ impl Replica {
     /// engine with several groups of KV cache, where what one answer says of a prefix need not hold
     /// for the next.
     pub(super) fn is_partial(&self) -> bool {
-        self.late && self.known.view.groups() < 2
+        self.late && self.known.view.ends().is_none()
     }
 
     pub(super) fn serves(&mut self, wrong: Option<String>) {

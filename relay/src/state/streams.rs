@@ -172,6 +172,9 @@ impl State {
             for (medium, slot, _) in known.view.tiers() {
                 blocks.push((slot, known.view.keys_in(medium).collect()));
             }
+            if let Some(slot) = known.view.ends() {
+                blocks.push((slot, known.view.end_keys().collect()));
+            }
         }
         for store in self.stores.values() {
             blocks.push((store.slot, store.view.keys().collect()));
@@ -199,6 +202,7 @@ impl State {
                 state: replica.state().into(),
                 tiers: own.chain(self.store_tier(*id)).collect(),
                 partial: replica.is_partial(),
+                ends: replica.known.view.ends().map(|slot| v1::Ends { slot }),
                 adapters_known: replica.adapters.is_some(),
                 adapters: replica
                     .adapters

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Known, Listener, PoolMismatch, Replica, State, Store};
 use crate::events::Medium;
 use crate::gauges::Sleep;
-use crate::index::{Judged, Seen};
+use crate::index::{GroupSummary, Judged, Seen};
 use crate::message::ReplicaId;
 use crate::ranks::Problem;
 
@@ -47,6 +47,14 @@ pub struct TierSummary {
     pub announced_prefixes: usize,
 }
 
+/// Where hits may end, of an engine of several KV cache groups.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
+pub struct EndsSummary {
+    pub slot: u32,
+    pub announced: usize,
+}
+
 /// A picture of one replica.
 #[derive(Debug, Clone, serde::Serialize)]
 #[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
@@ -84,6 +92,10 @@ pub struct ReplicaSummary {
     pub taught_prefixes: usize,
     pub taught: Judged,
     pub tiers: Vec<TierSummary>,
+    /// The KV cache groups that it told of.
+    pub groups: Vec<GroupSummary>,
+    /// Where hits may end, of an engine of several groups.
+    pub ends: Option<EndsSummary>,
     pub waiting_tokens: usize,
     pub requests_waiting: Option<u32>,
     pub requests_running: Option<u32>,
@@ -202,6 +214,8 @@ impl Replica {
             taught_prefixes: self.taught.len(),
             taught: *self.taught.judged(),
             tiers: view.tiers().map(TierSummary::new).collect(),
+            groups: view.groups(),
+            ends: view.ends().map(|slot| EndsSummary { slot, announced: view.end_keys().count() }),
             waiting_tokens: view.waiting_tokens(),
             requests_waiting: self.load.map(|load| load.waiting),
             requests_running: self.load.map(|load| load.running),

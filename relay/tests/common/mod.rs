@@ -81,6 +81,7 @@ fn event(value: &Value) -> Event {
         "extra_keys",
         "group_idx",
         "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
     ];
     let removed = ["type", "block_hashes", "medium", "group_idx"];
     let named = match value {
@@ -128,10 +129,12 @@ fn event(value: &Value) -> Event {
                     .collect()
             }),
             group,
+            sparse: false,
+            window: get("kv_cache_spec_sliding_window").as_u64().map(|window| window as u32),
             kind: match get("kv_cache_spec_kind").as_str() {
                 None => Kind::Unsaid,
                 Some("full_attention") => Kind::Full,
-                Some(_) => Kind::Partial,
+                Some(_) => Kind::Other,
             },
             cache_salt: text("cache_salt"),
         }),

@@ -51,6 +51,7 @@ fn world() -> World {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::<Tier>::new(),
+        ends: None,
         adapters: None,
     };
     let replicas: Vec<Replica> = POOLS.into_iter().enumerate().map(replica).collect();

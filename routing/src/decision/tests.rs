@@ -43,6 +43,7 @@ pub(super) fn world() -> World {
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),
+        ends: None,
         adapters: None,
     };
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }

@@ -3,8 +3,9 @@
 use std::cell::OnceCell;
 
 use super::{Candidate, Reachable, order};
+use crate::fingerprint::BLOCK_TOKENS;
 use crate::policy::Policy;
-use crate::prefix_map::{Match, Matches, Wanted};
+use crate::prefix_map::{Ends, Match, Matches, Wanted};
 
 /// The candidates, as a search of the prefix map sees them. It matters what those hold that might come
 /// first if they held as much as they might: of others any less will do.
@@ -84,6 +85,14 @@ impl Wanted for Worth<'_> {
         let cost = self.candidate(slot).and_then(|candidate| self.cost(candidate, blocks));
         !matches!((limit, cost), (Some(limit), Some((_, cost))) if cost > limit)
     }
+
+    fn ends(&self, slot: u16) -> Option<Ends> {
+        let replica = self.candidate(slot)?.replica;
+        let ends = replica.ends.filter(|_| replica.slot == slot)?;
+        // The last token is always computed again.
+        let most = self.prompt_tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
+        Some(Ends { slot: ends, every: replica.block_tokens, most })
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +105,7 @@ mod tests {
     use crate::decision::tests::{ask, keys, policy, world};
     use crate::decision::{Ask, Local, Outcome, Route, decide_with};
     use crate::fingerprint::Key;
-    use crate::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
+    use crate::prefix_map::{Ends, Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
     use crate::recent::Recent;
     use crate::view::{Load, Replica};
 
@@ -136,10 +145,23 @@ mod tests {
         }
     }
 
+    /// Everything matters.
+    struct Exact<'a>(&'a dyn Wanted);
+
+    impl Wanted for Exact<'_> {
+        fn wants(&self, slot: u16) -> bool {
+            self.0.wants(slot)
+        }
+
+        fn ends(&self, slot: u16) -> Option<Ends> {
+            self.0.ends(slot)
+        }
+    }
+
     impl Lookup for Map {
         fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
-            let all = |slot: u16| wanted.wants(slot);
-            let wanted = if self.exact { &all } else { wanted };
+            let exact = Exact(wanted);
+            let wanted = if self.exact { &exact } else { wanted };
             find(self, LAYOUT, 1, keys, Hint::at(self.hint), wanted)
         }
     }
@@ -236,6 +258,7 @@ mod tests {
             let plain = [world.replicas[0].clone(), world.replicas[2].clone()];
             let mut recent = Recent::default();
             let mut held = Vec::new();
+            let mut ends = Vec::new();
             let mut cold_tokens = Vec::new();
             world.replicas.clear();
             world.loads.clear();
@@ -249,6 +272,12 @@ mod tests {
                     let slot = slot + 100;
                     replica.tiers = vec![crate::view::Tier { medium: crate::view::Medium::Cpu, slot }];
                     held.push((slot, (*own + sent / 2).min(keys.len())));
+                }
+                if idle == 0 && kind % 4 == 2 {
+                    // An engine of several KV cache groups, with ends here and there.
+                    replica.ends = Some(slot + 200);
+                    let every = |block: &usize| block.is_multiple_of(4) && block % (sent + 3) < 5;
+                    ends.extend((1..=keys.len()).filter(every).map(|block| (slot + 200, block)));
                 }
                 // Some hold what all share, others some of it or more.
                 if idle == 0 || waiting + running > 0 {
@@ -269,6 +298,11 @@ mod tests {
                 ..Local { prices: &prices, ..Local::default() }
             };
             let mut map = Map::of(&keys, held.into_iter());
+            let mut writer = Writer::new(LAYOUT, 1);
+            for (slot, block) in ends {
+                let Ok(()) = writer.change(&map, slot, &[], &keys[block - 1].0);
+            }
+            let Ok(_) = writer.flush(&mut map);
             map.hint = hint;
             let ask: Ask<'_> = ask(if zone { "eu" } else { "global" }, &keys);
             let [rough, exact] = [false, true].map(|exact| {

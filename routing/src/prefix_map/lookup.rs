@@ -1,6 +1,6 @@
 //! The longest match of every replica at once.
 
-use super::{First, Hint, Layout, Store, bucket};
+use super::{Ends, First, Hint, Layout, Store, bucket, ends};
 use crate::fingerprint::Key;
 
 /// Most buckets that one search reads: a search is work on a proxy's worker thread.
@@ -56,6 +56,12 @@ pub trait Wanted {
     fn matters(&self, _slot: u16, _blocks: u32, _found: &[Match]) -> bool {
         true
     }
+
+    /// Where this replica's hits end, if not every prefix that it holds is one. Then its match is the
+    /// longest hit; the bound on reads may make it less.
+    fn ends(&self, _slot: u16) -> Option<Ends> {
+        None
+    }
 }
 
 impl<F: Fn(u16) -> bool> Wanted for F {
@@ -100,6 +106,7 @@ pub fn find<S: Store>(
 
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
+    let mut ends_left = ends::MOST_READS;
     let mut holders = Vec::new();
     // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
     let mut open = Vec::with_capacity(4);
@@ -139,11 +146,23 @@ pub fn find<S: Store>(
         }
         // The deepest come first. How far those hold it that hold less is worth reading only where
         // it may decide.
-        let is_near = high - low <= last / ABOUT && !found.is_empty();
-        let matters = |slot: &u16| wanted.matters(*slot, high as u32, &found);
+        let is_near =
+            high - low <= last / ABOUT && found.iter().any(|m: &Match| m.blocks as usize >= high);
+        // An end may be just before what they hold.
+        let matters =
+            |slot: &u16| wanted.matters(*slot, high as u32, &found) || wanted.ends(*slot).is_some();
         if low >= high || left == 0 || is_near && !members.iter().any(matters) {
             let blocks = low as u32;
-            found.extend(members.into_iter().map(|slot| Match { slot, blocks }));
+            let mut walking = Vec::new();
+            for slot in members {
+                match wanted.ends(slot) {
+                    None => found.push(Match { slot, blocks }),
+                    Some(ends) => walking.push((slot, ends)),
+                }
+            }
+            if !walking.is_empty() {
+                ends::walk(walking, blocks, &mut ends_left, &mut who, &mut found);
+            }
             continue;
         }
         left -= 1;

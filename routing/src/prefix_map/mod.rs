@@ -3,14 +3,17 @@
 //! The store is Envoy's shared data: one lock, values copied, keys never removed. So a bucket is
 //! one value under one of a fixed set of keys, written by one service and read by every worker.
 //! Held prefixes are closed (whoever holds a block holds all before it), so that the longest match
-//! of every replica is found by binary search.
+//! of every replica is found by binary search. Where not every held prefix is a hit, the blocks at
+//! which hits may end are told under a slot of their own, and looked for from the longest match back.
 
 mod bucket;
+mod ends;
 mod hints;
 mod lookup;
 mod writer;
 
 pub use bucket::Layout;
+pub use ends::Ends;
 pub use hints::{First, Hint, Hints};
 pub use lookup::{Lookup, Match, Matches, Wanted, find};
 pub use writer::{Applied, Writer};

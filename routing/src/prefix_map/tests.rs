@@ -184,6 +184,68 @@ fn hints_are_of_like_prompts() {
     assert_eq!(told(&hints, &one[..15], 1, 1_000), (0, None), "too short to be like another");
 }
 
+/// Replicas whose slot is below 100 have their ends under that slot and 100.
+struct Hybrid {
+    every: u32,
+    most: u32,
+}
+
+impl Wanted for Hybrid {
+    fn wants(&self, slot: u16) -> bool {
+        slot < 100
+    }
+
+    fn ends(&self, slot: u16) -> Option<Ends> {
+        let Self { every, most } = *self;
+        (slot != 9).then_some(Ends { slot: slot + 100, every, most })
+    }
+}
+
+fn end_at(store: &mut Memory, slot: u16, keys: &[Key], blocks: &[usize]) {
+    let ends: Vec<Key> = blocks.iter().map(|blocks| keys[blocks - 1]).collect();
+    hold(store, 1, slot + 100, &ends);
+}
+
+#[test]
+fn a_hit_ends_where_it_may() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 512);
+    for (slot, blocks, ends) in [(9, 480, &[][..]), (4, 480, &[40, 400]), (5, 300, &[300, 290])] {
+        hold(&mut store, 1, slot, &keys[..blocks]);
+        end_at(&mut store, slot, &keys, ends);
+    }
+    let hits = |store: &Memory, every, most| {
+        let found = find(store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every, most });
+        (found.blocks(4), found.blocks(5), found.blocks(9))
+    };
+    // Of 480 blocks the 400th is too far back for the bound on reads, in strides of one block.
+    assert_eq!(hits(&store, 16, 512), (0, 300, 480));
+    assert_eq!(hits(&store, 32, 512), (400, 300, 480));
+    assert_eq!(hits(&store, 1_152, 512), (0, 0, 480), "no end at a multiple of 72 blocks");
+    end_at(&mut store, 4, &keys, &[432]);
+    assert_eq!(hits(&store, 1_152, 512), (432, 0, 480));
+    // The prompt's last token is always computed.
+    assert_eq!(hits(&store, 32, 299), (0, 290, 480));
+    assert_eq!(hits(&store, 32, 41), (40, 0, 480));
+    assert_eq!(hits(&store, 0, 40), (40, 0, 480), "an unknown length may end anywhere");
+}
+
+#[test]
+fn replicas_whose_hits_end_anywhere_cost_no_more_reads() {
+    let (store, keys) = held_by_three();
+    let plain = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true);
+    struct Plain;
+    impl Wanted for Plain {
+        fn wants(&self, _: u16) -> bool {
+            true
+        }
+    }
+    let same = find(&store, LAYOUT, 1, &keys, Hint::default(), &Plain);
+    assert_eq!(plain, same);
+    let bounded = find(&store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every: 16, most: 512 });
+    assert!(bounded.probes <= plain.probes + 128, "{} and {}", bounded.probes, plain.probes);
+}
+
 #[test]
 fn another_generation_is_void() {
     let mut store = Memory::default();
@@ -270,6 +332,36 @@ proptest! {
                 if found.iter().all(|(_, blocks)| (*blocks as usize) < asked) {
                     prop_assert_eq!(found, expected.as_slice());
                 }
+            }
+        }
+    }
+
+    /// The longest hit of each replica, against a search of all of its ends.
+    #[test]
+    fn hits_are_the_longest_that_the_ends_allow(
+        replicas in proptest::collection::vec(
+            (0usize..120, proptest::collection::btree_set(1usize..60, 0..6)), 1..6),
+        every in prop_oneof![Just(16u32), Just(32), Just(48), Just(24)],
+        most in 0u32..130,
+        hint in 0u32..130,
+    ) {
+        let mut store = Memory::default();
+        let keys = prompt(1, 120);
+        for (slot, (held, ends)) in (0u16..).zip(&replicas) {
+            hold(&mut store, 1, slot, &keys[..*held]);
+            let ends: Vec<usize> = ends.iter().map(|n| n * every as usize / 16).collect();
+            end_at(&mut store, slot, &keys, &ends.into_iter().filter(|n| (1..=120).contains(n)).collect::<Vec<_>>());
+        }
+        let found = find(&store, LAYOUT, 1, &keys, Hint::at(hint), &Hybrid { every, most });
+        for (slot, (held, ends)) in (0u16..).zip(&replicas) {
+            let fits = |end: &usize| *end <= *held && *end as u32 <= most;
+            let hits = ends.iter().map(|n| n * every as usize / 16).filter(fits);
+            let expected = hits.max().unwrap_or(0) as u32;
+            let claimed = found.blocks(slot);
+            prop_assert!(claimed <= expected);
+            // The bound is shared, and was not reached where little was read.
+            if found.probes < 60 {
+                prop_assert_eq!(claimed, expected, "slot {}", slot);
             }
         }
     }

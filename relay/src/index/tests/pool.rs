@@ -282,7 +282,7 @@ fn with_several_groups_a_prompt_computed_anew_is_a_copy() {
     let group =
         |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
     for _ in 0..2 {
-        bench.store(group(0, Kind::Partial));
+        bench.store(group(0, Kind::Window));
         bench.store(group(1, Kind::Full));
     }
     let gone = Removed { hashes: vec![h(2), h(1)], group: Some(1), ..Removed::default() };
