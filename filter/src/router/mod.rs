@@ -13,6 +13,7 @@ mod pace;
 mod prompts;
 mod response;
 mod sample;
+mod stored;
 mod suspects;
 mod ticket;
 mod view;

@@ -35,6 +35,10 @@ pub(super) struct Read<'a> {
     pub(super) cache_use: CacheUse,
     /// It began as others did, so that only its question was looked into.
     pub(super) beginning: bool,
+    /// The stored response that it goes on from, by its id.
+    pub(super) previous: Option<String>,
+    /// Its own response is not to be stored.
+    pub(super) unstored: bool,
     /// Why there are no keys, or not all.
     pub(super) degrade: Option<Degrade>,
 }
@@ -156,10 +160,23 @@ impl Prompts {
             let requested = Requested::of_body(None, body);
             return Read::guess(requested, body.len()).because(Degrade::BadRequest);
         };
+        let read = self.read_request((policy, view), api, body, &request, now_unix);
+        let previous = request.previous_response().map(str::to_owned);
+        let unstored = !request.stores();
+        Read { previous, unstored, cache_use: request.cache_use(), ..read }
+    }
+
+    /// Reads the prompt of a request.
+    fn read_request<'b>(
+        &mut self,
+        (policy, view): (&Policy, &View),
+        api: Api,
+        body: &'b [u8],
+        request: &Request<'b>,
+        now_unix: i64,
+    ) -> Read<'b> {
         let requested = request.requested();
-        let cache_use = request.cache_use();
-        let unread =
-            |requested, why| Read { cache_use, ..Read::guess(requested, body.len()) }.because(why);
+        let unread = |requested, why| Read::guess(requested, body.len()).because(why);
         let Some((known, adapter)) = wanted((policy, view), &requested) else {
             // Before the relay was heard that is the cause.
             let silent = view.models.is_empty();
@@ -172,15 +189,15 @@ impl Prompts {
         };
         let root = known.root(adapter, request.cache_salt());
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        match prompter.prefix(&request, root, policy.prefix_tokens, now_unix) {
+        match prompter.prefix(request, root, policy.prefix_tokens, now_unix) {
             Ok(prefix) => {
                 let read = read_of(prompter, before, prefix, request.requested());
                 if api == Api::Chat {
                     let beginnings = &mut self.beginnings;
                     let limit_tokens = policy.prefix_tokens;
-                    beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
+                    beginnings.learn(body, request, prompter, root, limit_tokens, now_unix);
                 }
-                Read { cache_use, ..read }
+                read
             }
             Err(error) => unread(request.requested(), degrade_of(&error)),
         }

@@ -2,7 +2,7 @@
 
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
-use warmpath_routing::decision::{Ask, Route};
+use warmpath_routing::decision::{Ask, Degrade, Route};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
 use warmpath_routing::prompt::{Api, CacheUse};
@@ -19,6 +19,8 @@ pub(super) struct Ticket {
     pub(super) cold_tokens: u32,
     /// What Envoy was told.
     pub(super) named: Named,
+    /// Each of those named is asked for a response that one of them holds, and the others answer 404.
+    pub(super) seeks: bool,
     /// What was sent.
     pub(super) prompt: Option<Prompt>,
     /// The model, by the name that pools use.
@@ -142,11 +144,13 @@ impl Ticket {
         excused: u32,
     ) -> Self {
         let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+        let seeks = route.degrade == Some(Degrade::UnknownResponse);
         let rank = first.and_then(|replica| replica.rank);
         // A retry takes the next endpoint and can't change the rank: only those of the same rank
-        // are named, the rest is left to Envoy's own choice.
+        // are named, the rest is left to Envoy's own choice. Where a response is sought the rank is.
         let named = route.replicas.iter().filter_map(|at| {
-            let replica = world.replicas.get(*at).filter(|replica| replica.rank == rank)?;
+            let replica =
+                world.replicas.get(*at).filter(|replica| seeks || replica.rank == rank)?;
             Some((replica.endpoint.as_str(), *names.get(*at)?))
         });
         let load = route.replicas.first().and_then(|at| world.loads.get(*at));
@@ -164,6 +168,7 @@ impl Ticket {
             at: None,
             cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
             named: named.collect(),
+            seeks,
             model: match ask.model {
                 Wants::Model { name, .. } => Some(name.to_owned()),
                 Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,
