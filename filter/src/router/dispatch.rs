@@ -112,6 +112,7 @@ pub(super) struct Dispatch<D> {
     suspects: Suspects,
     sample: Sample,
     pace: Pace,
+    awaits: bool,
     prompts: Rc<RefCell<Prompts>>,
     // The relay can know the policy's pools.
     told_pools: bool,
@@ -125,6 +126,7 @@ impl<D: Data> Dispatch<D> {
     pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
         Self {
             pace: Pace::new(config.shell.refresh_ms),
+            awaits: false,
             sample: Sample::default(),
             suspects: Suspects::new(config.policy.poison.clone()),
             config,
@@ -176,6 +178,14 @@ impl<D: Data> Dispatch<D> {
         self.feedback.prices.len()
     }
 
+    /// Whether bodies are awaited, which ticks look after.
+    pub(super) fn awaits(&mut self, awaits: bool) {
+        if awaits && !self.awaits {
+            self.pace.stir();
+        }
+        self.awaits = awaits;
+    }
+
     /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         self.look_around(now_ms);
@@ -204,6 +214,7 @@ impl<D: Data> Dispatch<D> {
         // Who waits for a map, loads models or has requests to hear of has something to do.
         let calm = self.view.world.fresh
             && loaded == Loaded::Nothing
+            && !self.awaits
             && !self.here.has_in_flight()
             && !self.suspects.has_news();
         self.pace.tick(!calm);
@@ -542,14 +553,15 @@ impl<D: Data> Dispatch<D> {
         match (asked.api, asked.body) {
             (api, Body::None(requested)) => {
                 let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
-                Read::guess(requested.clone(), 0).because(why)
+                self.prompts.borrow().guess(requested.clone(), 0).because(why)
             }
             (_, Body::TooLarge(large, _)) => {
-                Read::guess(large.requested(), large.bytes()).because(Degrade::BodyTooLarge)
+                let guess = self.prompts.borrow().guess(large.requested(), large.bytes());
+                guess.because(Degrade::BodyTooLarge)
             }
             (None, Body::Whole(body)) => {
                 let requested = Requested::of_body(asked.form, body);
-                Read::guess(requested, body.len()).because(Degrade::UnknownApi)
+                self.prompts.borrow().guess(requested, body.len()).because(Degrade::UnknownApi)
             }
             (Some(api), Body::Whole(body)) => {
                 let known = (&self.config.policy, &self.view);

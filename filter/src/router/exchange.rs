@@ -97,6 +97,8 @@ pub(super) struct Flow {
     // How the body is compressed, until it is no more; and bytes of it that came so far.
     coding: Option<Coding>,
     compressed: usize,
+    // Its place among the bodies that are awaited.
+    awaited: Option<u64>,
     // The body, if it is too large to be looked into.
     large: Option<Large>,
     batch: bool,
@@ -126,6 +128,7 @@ impl Flow {
             form: None,
             coding: None,
             compressed: 0,
+            awaited: None,
             large: None,
             batch: false,
             explain: String::new(),
@@ -248,6 +251,9 @@ impl Flow {
         }
         let bytes = self.buffered();
         let action = self.decide(&bytes, !over);
+        if self.stage == Stage::Done {
+            self.router.release(&mut self.awaited);
+        }
         if matches!(self.stage, Stage::Waiting(_)) {
             return Now::Waits;
         }
@@ -257,6 +263,20 @@ impl Flow {
             log::error!("router: {error}");
         }
         Now::Gone
+    }
+
+    /// Too many bodies are held, and this one came first: sends it off if it is whole, else refuses it.
+    pub(super) fn shed(&mut self) {
+        match self.stage {
+            Stage::Waiting(_) => drop(self.again(true)),
+            Stage::Reading if host::act_for(self.id).is_ok() => {
+                self.stage = Stage::Done;
+                if let Err(error) = self.count_and_refuse(&Refusal::bodies_awaited()) {
+                    log::error!("router: {error}");
+                }
+            }
+            Stage::Reading | Stage::Done => {}
+        }
     }
 
     fn forward(&mut self, told: Told, before: Stage) -> host::Result<Action> {
@@ -400,11 +420,25 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
-        self.on(|flow| flow.request_body(size, end))
+        self.on(|flow| {
+            let action = flow.request_body(size, end);
+            if flow.stage == Stage::Done {
+                flow.router.release(&mut flow.awaited);
+            } else {
+                flow.router.hold(&mut flow.awaited, size, &flow.me);
+            }
+            action
+        })
     }
 
     fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
-        self.on(Flow::request_trailers)
+        self.on(|flow| {
+            let action = flow.request_trailers();
+            if flow.stage == Stage::Done {
+                flow.router.release(&mut flow.awaited);
+            }
+            action
+        })
     }
 
     fn on_http_response_headers(&mut self, _headers: usize, end: bool) -> Action {
@@ -675,6 +709,7 @@ impl Flow {
 impl Drop for Flow {
     // Envoy deletes every context exactly once, whatever became of its request.
     fn drop(&mut self) {
+        self.router.release(&mut self.awaited);
         if let Some(mut ticket) = self.ticket.take() {
             self.router.with(|all| all.landed(&mut ticket));
         }

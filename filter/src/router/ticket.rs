@@ -157,6 +157,12 @@ impl Ticket {
         // Where a prompt was read to its end, its blocks leave less than one over.
         let whole = ask.left_out.is_none()
             && u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
+        // What lies beyond all that was looked at may well be cached.
+        let looked = (ask.keys.len() as u32).saturating_mul(16);
+        let block = first.map_or(16, |replica| replica.block_tokens.max(16));
+        let all_held = route.cached_tokens.saturating_add(block) > looked;
+        let beyond = !whole && ask.left_out.is_none() && all_held;
+        let excused = if beyond { u32::MAX } else { excused };
         let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
             .then_some(Expected {
                 cached: route.cached_tokens,

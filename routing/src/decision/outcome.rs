@@ -248,7 +248,7 @@ fn listed(names: &[&str]) -> String {
 
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 10] = [
+    pub const CODES: [&'static str; 11] = [
         "zone_missing",
         "zone_unknown",
         "no_replica",
@@ -258,6 +258,7 @@ impl Refusal {
         "unsupported_encoding",
         "bad_encoding",
         "request_too_large",
+        "bodies_awaited",
         Poison::CODE,
     ];
 
@@ -338,6 +339,19 @@ impl Refusal {
                  hundred times its size. Send it uncompressed."
             ),
             retry_after: None,
+        }
+    }
+
+    /// Too many bodies are awaited, and this one came before the others.
+    pub fn bodies_awaited() -> Self {
+        Self {
+            status: 503,
+            kind: "server_error",
+            code: "bodies_awaited",
+            message: "This gateway waits for the ends of too many request bodies, and has waited \
+                      longest for this one's. Send it again."
+                .into(),
+            retry_after: Some(1),
         }
     }
 
