@@ -40,7 +40,7 @@ pub const LESSONS_BYTES: usize = 512 << 10;
 const MERGE_TRIES: usize = 16;
 /// A version that no value has, as Envoy counts them up from 1: what is written in its place is
 /// written only where nothing is there.
-const ABSENT: u32 = u32::MAX;
+pub const ABSENT: u32 = u32::MAX;
 
 /// Most artefacts that lie in shared data at a time.
 pub const ARTEFACT_PLACES: u32 = 16;
@@ -84,6 +84,12 @@ pub fn bucket_key(bucket: u32) -> [u8; 12] {
         *place = *digit;
     }
     key
+}
+
+/// Key of a bucket of stored responses; the letter stands for its format, too.
+pub fn stored_key(bucket: u32) -> [u8; 8] {
+    let [high, low] = (bucket as u16).to_be_bytes().map(hex);
+    [b'w', b'p', b'/', b'q', high[0], high[1], low[0], low[1]]
 }
 
 /// A byte as two hexadecimal digits.
@@ -304,6 +310,7 @@ mod tests {
         assert_eq!(&bucket_key(0x0001_23ef), b"wp/b000123ef");
         assert_eq!(&artefact_key(0x1a), b"wp/a1a");
         assert_eq!(&ledger_key(0xff), b"wp/wff");
+        assert_eq!(&stored_key(0x03fe), b"wp/q03fe");
     }
 
     /// Shared data as Envoy's, with another writer who comes between reading and writing so often.

@@ -452,3 +452,27 @@ proptest! {
         }
     }
 }
+
+/// A prompt of more text than a worker looks at in one go is known further with each time.
+#[test]
+fn a_very_long_text_is_read_a_part_at_a_time() {
+    let body = serde_json::json!({"model": "m", "messages": [
+        {"role": "user", "content": "Read this, and all of the rest. ".repeat(100_000)},
+    ]})
+    .to_string();
+    let whole = prefix(&mut prompter(0), &body, usize::MAX).unwrap();
+    let mut warm = prompter(64 << 20);
+    let mut before = 0;
+    for time in 1..=4 {
+        let read = prefix(&mut warm, &body, usize::MAX).unwrap();
+        assert_eq!(read.keys, whole.keys[..read.keys.len()]);
+        let grown = read.tokens - before;
+        let most = whole.tokens * (1 << 20) / body.len();
+        assert!((1..=most + 16).contains(&grown), "{time}: {grown}");
+        before = read.tokens;
+        // What is left is estimated.
+        let (told, is) = (read.prompt_tokens as f64, whole.prompt_tokens as f64);
+        assert!((told / is - 1.0).abs() < 0.05, "{told} {is}");
+        assert_eq!(read.end == End::Complete, time == 4, "{time}");
+    }
+}

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use warmpath_routing::policy::PREFIX_TOKENS;
 
 use crate::bodies::{Bodies, Kind};
 use crate::cases::{BLOCKS, Call, apply, deciding, matching, prompt};
@@ -133,7 +134,7 @@ fn native() -> anyhow::Result<Vec<Series>> {
             Ok(least_us(prompt(bytes(n), usize::MAX, 64 << 20)?))
         })?,
         series("prompt, known, as far as it is read by default", "prompt tokens", &tokens, |n| {
-            Ok(least_us(prompt(bytes(n), 8_192, 64 << 20)?))
+            Ok(least_us(prompt(bytes(n), PREFIX_TOKENS, 64 << 20)?))
         })?,
         series("prompt, unknown", "prompt tokens", &tokens, |n| {
             Ok(least_us(prompt(bytes(n), usize::MAX, 0)?))

@@ -53,8 +53,26 @@ fn copies(value: &str, stripped: &Stripped) -> bool {
     })
 }
 
+/// Envoy takes `x_warmpath_zone` for another header than `x-warmpath-zone`, and removes it with none of
+/// these; servers that hand headers on as CGI does take them for one.
+fn underscores(manager: &At<'_>, findings: &mut Findings) {
+    const ACTIONS: [&str; 3] = ["ALLOW", "REJECT_REQUEST", "DROP_HEADER"];
+    let field = "common_http_protocol_options.headers_with_underscores_action";
+    let action = manager.enumeration(field, &ACTIONS);
+    if !matches!(action, Some("DROP_HEADER" | "REJECT_REQUEST")) {
+        findings.warning(
+            "underscores",
+            manager,
+            "Clients can send headers whose names differ from the gateway's own in an underscore only, \
+             which some servers take for those.",
+            "Set common_http_protocol_options: { headers_with_underscores_action: DROP_HEADER }.",
+        );
+    }
+}
+
 pub(super) fn check(router: &Router<'_>, findings: &mut Findings) {
     let manager = &router.manager.config;
+    underscores(manager, findings);
     let stripped = Stripped::of(manager);
     let zones = router.zone_headers.iter().map(|header| {
         (header.as_str(), true, "choose their own zone wherever nothing of yours sets it")

@@ -101,6 +101,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     pub(super) speedup: f64,
 
+    /// Keeps responses for `previous_response_id` and `GET /v1/responses/ID`, as vLLM does with
+    /// VLLM_ENABLE_RESPONSES_API_STORE=1
+    #[arg(long)]
+    pub(super) enable_response_store: bool,
+
     /// For tests: ends the process, dropping its connections, once it has computed a prompt whose
     /// body contains this
     #[arg(long, value_name = "TEXT")]

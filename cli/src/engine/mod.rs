@@ -149,6 +149,7 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
         started: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         address,
         region: args.region.clone(),
+        responses: http::Store::new(args.enable_response_store),
         faults: Faults::new(args),
         event_sources: serde_json::Value::Object(sources),
     }))

@@ -49,8 +49,7 @@ impl Chooser {
             "zones": {"zone": {"regions": ["*"], "clusters": {"pool": "pool"}}},
             "cost": {
                 "prefill_ms_per_1k_tokens": args.prefill_ms_per_1k_tokens
-            },
-            "prefix_tokens": 200_000
+            }
         });
         merge(&mut json, serde_json::from_str(&args.policy)?);
         let policy: Policy = serde_json::from_value(json)?;

@@ -3,13 +3,14 @@
 //! Knows no stream: what comes in are the zone, the path and the body, and the time.
 
 mod failures;
+mod stored;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_loaded};
 use warmpath_routing::decision::{
-    Ask, Degrade, Outcome, Refusal, Route, decide_with, refuse_model,
+    Ask, Degrade, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
 };
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
@@ -29,6 +30,7 @@ use super::pace::Pace;
 use super::prompts::{Loaded, Prompts, Read};
 use super::recall::Recall;
 use super::sample::Sample;
+use super::stored::Stored;
 use super::suspects::Suspects;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
@@ -46,6 +48,8 @@ pub(super) struct Asked<'a> {
     /// By the path; `None` for one of no known API.
     pub(super) api: Option<Api>,
     pub(super) body: Body<'a>,
+    /// The stored response that the path names.
+    pub(super) response: Option<&'a str>,
     /// The body's type, if it is a form.
     pub(super) form: Option<&'a [u8]>,
     /// It can wait for others.
@@ -88,6 +92,8 @@ pub(super) struct Told {
     pub(super) explain: String,
     /// Others of its cluster have not loaded the adapter: a retry must not go to them.
     pub(super) only_named: bool,
+    /// What it has to do with stored responses.
+    pub(super) stored: Stored,
     /// The last block's name; for those who may ask about a request of their own, not for logs.
     pub(super) last_key: Option<Key>,
     /// To be given back by [`Dispatch::landed`]: until then the request counts as in flight.
@@ -108,6 +114,7 @@ pub(super) struct Dispatch<D> {
     suspects: Suspects,
     sample: Sample,
     pace: Pace,
+    awaits: bool,
     prompts: Rc<RefCell<Prompts>>,
     // The relay can know the policy's pools.
     told_pools: bool,
@@ -121,6 +128,7 @@ impl<D: Data> Dispatch<D> {
     pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
         Self {
             pace: Pace::new(config.shell.refresh_ms),
+            awaits: false,
             sample: Sample::default(),
             suspects: Suspects::new(config.policy.poison.clone()),
             config,
@@ -173,6 +181,14 @@ impl<D: Data> Dispatch<D> {
         self.feedback.prices.len()
     }
 
+    /// Whether bodies are awaited, which ticks look after.
+    pub(super) fn awaits(&mut self, awaits: bool) {
+        if awaits && !self.awaits {
+            self.pace.stir();
+        }
+        self.awaits = awaits;
+    }
+
     /// Looks around, and loads at most one model.
     pub(super) fn tick(&mut self, now_ms: u64) {
         self.look_around(now_ms);
@@ -205,6 +221,7 @@ impl<D: Data> Dispatch<D> {
         // Who waits for a map, loads models or has requests to hear of has something to do.
         let calm = self.view.world.fresh
             && loaded == Loaded::Nothing
+            && !self.awaits
             && !self.here.has_in_flight()
             && self.recall.is_told()
             && !self.suspects.has_news();
@@ -373,6 +390,9 @@ impl<D: Data> Dispatch<D> {
             return None;
         }
         let generation = self.view.look(now_ms, policy.stale_after_ms);
+        let referred = asked.response.or(read.previous.as_deref());
+        let holder = referred.and_then(|id| self.holder(asked.zone, id, now_ms));
+        let policy = &self.config.policy;
         let ask = Ask {
             zone: asked.zone,
             model: resolve(policy, self.view.told(), &read.requested).wants,
@@ -380,8 +400,10 @@ impl<D: Data> Dispatch<D> {
             prompt_tokens: read.prompt_tokens,
             affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
             left_out: read.left_out,
-            degrade: read.degrade,
+            degrade: referred.map(|_| Degrade::UnknownResponse).or(read.degrade),
         };
+        let at_holder = holder.and_then(|at| decide_stored(policy, &self.view.world, &ask, at));
+        let sought = referred.filter(|_| at_holder.is_none());
         let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
         let mut local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
         let mut lookup: &dyn Lookup = &buckets;
@@ -390,7 +412,9 @@ impl<D: Data> Dispatch<D> {
             lookup = &Unread;
             local.recent = None;
         }
-        let outcome = decide_with(policy, &self.view.world, &local, &ask, lookup);
+        let held = at_holder.is_some();
+        let outcome = at_holder
+            .unwrap_or_else(|| decide_with(policy, &self.view.world, &local, &ask, lookup));
         let deepest = outcome.route().map_or(0, |route| route.deepest as usize);
         if read.left_out.is_some() && deepest >= blocks {
             return None;
@@ -414,7 +438,12 @@ impl<D: Data> Dispatch<D> {
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
                 let explained = self.config.shell.explain || self.config.shell.log_decision;
-                (told(&route, &ask, &self.view.world, ticket, explained), on_gpu / 16)
+                let mut told = told(&route, &ask, &self.view.world, ticket, explained);
+                // Of a response that one replica holds the others know nothing.
+                told.only_named |= held;
+                let keeps = asked.api == Some(Api::Responses) && !read.unstored;
+                told.stored = Stored::new(sought.map(str::to_owned), keeps);
+                (told, on_gpu / 16)
             }
         };
         if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
@@ -456,7 +485,9 @@ impl<D: Data> Dispatch<D> {
         if answer.of_engine {
             // Envoy takes the list from its start: those before the one that answered did not.
             let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
-            self.passed_over(ticket, tried, answer, &now_ms);
+            if !ticket.seeks {
+                self.passed_over(ticket, tried, answer, &now_ms);
+            }
             if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
                 if answer.status == 500 {
                     self.failed_at(ticket, name, answer, now_ms());
@@ -552,14 +583,15 @@ impl<D: Data> Dispatch<D> {
         match (asked.api, asked.body) {
             (api, Body::None(requested)) => {
                 let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
-                Read::guess(requested.clone(), 0).because(why)
+                self.prompts.borrow().guess(requested.clone(), 0).because(why)
             }
             (_, Body::TooLarge(large, _)) => {
-                Read::guess(large.requested(), large.bytes()).because(Degrade::BodyTooLarge)
+                let guess = self.prompts.borrow().guess(large.requested(), large.bytes());
+                guess.because(Degrade::BodyTooLarge)
             }
             (None, Body::Whole(body)) => {
                 let requested = Requested::of_body(asked.form, body);
-                Read::guess(requested, body.len()).because(Degrade::UnknownApi)
+                self.prompts.borrow().guess(requested, body.len()).because(Degrade::UnknownApi)
             }
             (Some(api), Body::Whole(body)) => {
                 let known = (&self.config.policy, &self.view);
@@ -573,11 +605,13 @@ fn told(route: &Route<'_>, ask: &Ask<'_>, world: &World, ticket: Ticket, explain
     let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
     Told {
         cluster: route.cluster.to_owned(),
-        rank: first.and_then(|replica| replica.rank),
+        // All ranks behind an API know its responses.
+        rank: first.and_then(|replica| replica.rank).filter(|_| !ticket.seeks),
         hash: if ticket.named.names().is_empty() { hex(route.ring_key) } else { String::new() },
         slot: first.map(|replica| replica.slot),
         explain: if explained { route.explain(world) } else { String::new() },
         last_key: route.last_key,
+        stored: Stored::default(),
         only_named: lack_adapter(ask, world),
         ticket,
     }

@@ -17,6 +17,7 @@ use super::dispatch::{Asked, Body, Decided, Told};
 use super::inflate::{Coding, InflateError};
 use super::large::Large;
 use super::response::{Progress, Watch};
+use super::stored::Stored;
 use super::ticket::Ticket;
 use super::waiting::Now;
 use super::zone::Asking;
@@ -32,6 +33,10 @@ const RANK: &str = "x-data-parallel-rank";
 const ORCA_FORMAT: &str = "endpoint-load-metrics-format";
 /// Bounds Envoy's retries of one request, whatever the route says; Envoy's own.
 const MAX_RETRIES: &str = "x-envoy-max-retries";
+/// By these Envoy asks the next of those that were named where one answers so, whatever the route says;
+/// Envoy's own.
+const RETRY_ON: (&str, &str) = ("x-envoy-retry-on", "retriable-status-codes");
+const RETRIABLE: (&str, &str) = ("x-envoy-retriable-status-codes", "404");
 /// For Envoy's own choice, where no host is named.
 const HASH: &str = "x-warmpath-hash";
 /// Tells the client why, if configured.
@@ -84,11 +89,16 @@ pub(super) struct Flow {
     api: Option<Api>,
     // The model by the path, of a request without a body.
     requested: Requested<'static>,
+    // The stored response that the path names, and what there is to learn of it or of a new one.
+    response: Option<String>,
+    stored: Stored,
     // The body's type, if it is a form.
     form: Option<Vec<u8>>,
     // How the body is compressed, until it is no more; and bytes of it that came so far.
     coding: Option<Coding>,
     compressed: usize,
+    // Its place among the bodies that are awaited.
+    awaited: Option<u64>,
     // The body, if it is too large to be looked into.
     large: Option<Large>,
     batch: bool,
@@ -113,9 +123,12 @@ impl Flow {
             zone: None,
             api: None,
             requested: Requested::Nothing,
+            response: None,
+            stored: Stored::default(),
             form: None,
             coding: None,
             compressed: 0,
+            awaited: None,
             large: None,
             batch: false,
             explain: String::new(),
@@ -157,6 +170,10 @@ impl Flow {
         match target {
             Target::Models if gets => return Ok(Begun::Models(None)),
             Target::Model(name) if gets => return Ok(Begun::Models(Some(name.into_owned()))),
+            // Others below `/v1/responses` that are posted to are no responses: `compact`, say.
+            Target::Response { id, below } if below || method != b"POST" => {
+                self.response = Some(id.into_owned());
+            }
             _ => {}
         }
         // What asks for an upgrade has no body that would end, nor a model in it.
@@ -197,6 +214,7 @@ impl Flow {
             zone: self.claim(),
             api: self.api,
             body,
+            response: self.response.as_deref(),
             form: self.form.as_deref(),
             batch: self.batch,
             may_wait,
@@ -233,6 +251,9 @@ impl Flow {
         }
         let bytes = self.buffered();
         let action = self.decide(&bytes, !over);
+        if self.stage == Stage::Done {
+            self.router.release(&mut self.awaited);
+        }
         if matches!(self.stage, Stage::Waiting(_)) {
             return Now::Waits;
         }
@@ -244,11 +265,26 @@ impl Flow {
         Now::Gone
     }
 
+    /// Too many bodies are held, and this one came first: sends it off if it is whole, else refuses it.
+    pub(super) fn shed(&mut self) {
+        match self.stage {
+            Stage::Waiting(_) => drop(self.again(true)),
+            Stage::Reading if host::act_for(self.id).is_ok() => {
+                self.stage = Stage::Done;
+                if let Err(error) = self.count_and_refuse(&Refusal::bodies_awaited()) {
+                    log::error!("router: {error}");
+                }
+            }
+            Stage::Reading | Stage::Done => {}
+        }
+    }
+
     fn forward(&mut self, told: Told, before: Stage) -> host::Result<Action> {
         // From here on it counts, whatever becomes of it.
         self.ticket = Some(told.ticket);
         self.last_key = told.last_key;
         self.explain = told.explain;
+        self.stored = told.stored;
         if !self.explain.is_empty() {
             self.explain.push_str(", zone_from=\"");
             self.explain.push_str(self.zone.as_ref().map_or("default", |found| &found.source));
@@ -271,7 +307,13 @@ impl Flow {
                 Headers::Request.remove(HASH)?;
             }
         }
-        if told.only_named {
+        let seeks = self.ticket.as_ref().is_some_and(|ticket| ticket.seeks);
+        if seeks {
+            for (name, value) in [RETRY_ON, RETRIABLE] {
+                Headers::Request.set(name, value)?;
+            }
+        }
+        if told.only_named || seeks {
             // Where all that were named have failed Envoy would take any host of the cluster.
             let named = self.ticket.as_ref().map_or(0, |ticket| ticket.named.names().len());
             Headers::Request.set(MAX_RETRIES, &named.saturating_sub(1).to_string())?;
@@ -378,11 +420,25 @@ impl HttpContext for Exchange {
     }
 
     fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
-        self.on(|flow| flow.request_body(size, end))
+        self.on(|flow| {
+            let action = flow.request_body(size, end);
+            if flow.stage == Stage::Done {
+                flow.router.release(&mut flow.awaited);
+            } else {
+                flow.router.hold(&mut flow.awaited, size, &flow.me);
+            }
+            action
+        })
     }
 
     fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
-        self.on(Flow::request_trailers)
+        self.on(|flow| {
+            let action = flow.request_trailers();
+            if flow.stage == Stage::Done {
+                flow.router.release(&mut flow.awaited);
+            }
+            action
+        })
     }
 
     fn on_http_response_headers(&mut self, _headers: usize, end: bool) -> Action {
@@ -554,10 +610,15 @@ impl Flow {
         if let Some(ticket) = &mut self.ticket {
             let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
             // The client must not see an engine's load report.
-            if looks || self.orca {
+            // The engine that stored a response has to be known of each.
+            if looks || self.orca || self.stored.matters() {
                 match self.watch.begin(ticket.named.foreseen(), self.api, self.orca) {
                     Ok(answer) => {
-                        self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
+                        let holder = self.router.with(|all| {
+                            all.answered(ticket, &answer, host::now_ms);
+                            all.who_answered(ticket, &answer)
+                        });
+                        self.holds(holder.flatten());
                     }
                     Err(error) => log::debug!("router: {error}"),
                 }
@@ -569,6 +630,18 @@ impl Flow {
             }
         }
         Action::Continue
+    }
+
+    /// A replica answers with 200: it holds what was sought.
+    fn holds(&mut self, holder: Option<u64>) {
+        let Some(holder) = holder else { return };
+        if let Some(id) = self.stored.answered(holder, self.watch.stream) {
+            self.remember(&id, holder);
+        }
+    }
+
+    fn remember(&self, id: &str, holder: u64) {
+        self.router.with(|all| all.remember(self.claim(), id, holder, host::now_ms()));
     }
 
     fn own_failure(&mut self, size: usize) {
@@ -598,6 +671,11 @@ impl Flow {
     fn response_body(&mut self, size: usize, end: bool) -> Action {
         if end {
             self.own_failure(size);
+        }
+        match self.stored.piece(size, host::response_body) {
+            Ok(None) => {}
+            Ok(Some((id, holder))) => self.remember(&id, holder),
+            Err(error) => log::debug!("router: {error}"),
         }
         let Some(ticket) = &mut self.ticket else { return Action::Continue };
         if self.watch.is_first_token(self.api, size) {
@@ -631,6 +709,7 @@ impl Flow {
 impl Drop for Flow {
     // Envoy deletes every context exactly once, whatever became of its request.
     fn drop(&mut self) {
+        self.router.release(&mut self.awaited);
         if let Some(mut ticket) = self.ticket.take() {
             self.router.with(|all| all.landed(&mut ticket));
         }

@@ -32,6 +32,8 @@ pub(super) struct Metrics {
     /// Prompts that are refused.
     pub(super) poison_prompts: Gauge,
     pub(super) load_reports: Counter,
+    /// Stored responses of which it was written where they are.
+    pub(super) responses_known: Counter,
     pub(super) models_refused: Counter,
     pub(super) map_fresh: Gauge,
     pub(super) replicas: Gauge,
@@ -79,6 +81,7 @@ impl Metrics {
             poison_deaths: counter("poison_deaths"),
             poison_prompts: gauge("poison_prompts"),
             load_reports: counter("load_reports"),
+            responses_known: counter("responses_known"),
             models_refused: counter("models_refused"),
             map_fresh: gauge("map_fresh"),
             replicas: gauge("replicas"),

@@ -1,5 +1,6 @@
 //! The role `router`: the HTTP filter on every worker.
 
+mod awaited;
 mod dispatch;
 mod ending;
 mod exchange;
@@ -14,6 +15,7 @@ mod prompts;
 mod recall;
 mod response;
 mod sample;
+mod stored;
 mod suspects;
 mod ticket;
 mod view;
@@ -30,6 +32,7 @@ use warmpath_routing::residency::Claim;
 use crate::config;
 use crate::host;
 use crate::shared::Envoy;
+use awaited::Awaited;
 use dispatch::{Asked, Decided, Dispatch};
 
 pub use exchange::Exchange;
@@ -51,6 +54,7 @@ pub struct Router {
     /// How long a request may be held back.
     wait_ms: u64,
     waiting: RefCell<Waiting<Weak<RefCell<Flow>>>>,
+    awaited: RefCell<Awaited<Weak<RefCell<Flow>>>>,
     dispatch: RefCell<Dispatch<Envoy>>,
 }
 
@@ -70,6 +74,7 @@ impl Router {
             log_decision: config.shell.log_decision,
             orca: config.shell.orca,
             wait_ms: config.policy.admission.wait_ms,
+            awaited: RefCell::new(Awaited::new(config.policy.max_awaited_bytes)),
             waiting: RefCell::new(Waiting::new(config.policy.admission.waiting)),
             dispatch: RefCell::new(Dispatch::new(config, Envoy, id())),
         })
@@ -78,7 +83,12 @@ impl Router {
     /// Brings the view of the world up to date, and asks again for those who wait.
     pub fn on_tick(&self) {
         let now_ms = host::now_ms();
-        self.with(|dispatch| dispatch.tick(now_ms));
+        self.shed();
+        let awaits = self.awaited.try_borrow().is_ok_and(|all| all.bytes() > 0);
+        self.with(|dispatch| {
+            dispatch.awaits(awaits);
+            dispatch.tick(now_ms);
+        });
         let Ok(mut waiting) = self.waiting.try_borrow_mut() else { return };
         if waiting.len() > 0 {
             let mut in_vain = 0;
@@ -96,6 +106,42 @@ impl Router {
         }
         drop(waiting);
         self.with(set_pace);
+    }
+
+    // Lets go of the first come of the awaited bodies, as long as all together are too many bytes.
+    fn shed(&self) {
+        loop {
+            // Who goes gives its place back, which needs the list.
+            let first = self.awaited.try_borrow_mut().ok().and_then(|mut all| all.too_many());
+            let Some(first) = first else { break };
+            if let Some(flow) = first.upgrade()
+                && let Ok(mut flow) = flow.try_borrow_mut()
+            {
+                flow.shed();
+            }
+        }
+    }
+
+    // So many bytes of a request's body are held, until they are released.
+    fn hold(&self, place: &mut Option<u64>, bytes: usize, request: &Weak<RefCell<Flow>>) {
+        if place.is_none() {
+            // From now on ticks have something to look after.
+            self.with(|dispatch| {
+                dispatch.awaits(true);
+                set_pace(dispatch);
+            });
+        }
+        if let Ok(mut all) = self.awaited.try_borrow_mut() {
+            all.hold(place, bytes, || Weak::clone(request));
+        }
+    }
+
+    fn release(&self, place: &mut Option<u64>) {
+        if place.is_some()
+            && let Ok(mut all) = self.awaited.try_borrow_mut()
+        {
+            all.release(place);
+        }
     }
 
     // Whether a request may be held back now.

@@ -39,6 +39,12 @@ impl Pace {
         std::mem::take(&mut self.new) || slept
     }
 
+    /// There is something to do from now on, though no request to be decided yet.
+    pub(super) fn stir(&mut self) {
+        self.new |= self.is_slow();
+        self.quiet = 0;
+    }
+
     fn is_slow(&self) -> bool {
         self.quiet >= QUIET_TICKS && self.tick_ms < QUIET_MS
     }

@@ -35,6 +35,10 @@ pub(super) struct Read<'a> {
     pub(super) cache_use: CacheUse,
     /// It began as others did, so that only its question was looked into.
     pub(super) beginning: bool,
+    /// The stored response that it goes on from, by its id.
+    pub(super) previous: Option<String>,
+    /// Its own response is not to be stored.
+    pub(super) unstored: bool,
     /// Why there are no keys, or not all.
     pub(super) degrade: Option<Degrade>,
 }
@@ -50,11 +54,43 @@ enum Slot {
 pub(super) struct Prompts {
     slots: BTreeMap<[u8; 32], Slot>,
     beginnings: Beginnings,
+    ratio: Ratio,
 }
 
 impl Default for Prompts {
     fn default() -> Self {
-        Self { slots: BTreeMap::new(), beginnings: Beginnings::new(0) }
+        Self { slots: BTreeMap::new(), beginnings: Beginnings::new(0), ratio: Ratio::default() }
+    }
+}
+
+/// How many bytes of a body are a token of its prompt, by those that were read of late: that differs
+/// with languages, tokenizers, and what clients write around a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratio(f64);
+
+impl Default for Ratio {
+    /// English.
+    fn default() -> Self {
+        Self(4.0)
+    }
+}
+
+impl Ratio {
+    /// A body of so many bytes was a prompt of so many tokens.
+    fn observe(&mut self, bytes: usize, tokens: u32) {
+        const NEWEST: f64 = 1.0 / 16.0;
+        // Long ones are guessed, so it is of those that it has to be right.
+        const ENOUGH: u32 = 256;
+        if tokens >= ENOUGH {
+            let seen = (bytes as f64 / f64::from(tokens)).clamp(1.0, 64.0);
+            self.0 += NEWEST * (seen - self.0);
+        }
+    }
+
+    /// What a body of so many bytes may come to.
+    fn tokens(self, bytes: usize) -> u32 {
+        // A float that is too large becomes the largest.
+        (bytes as f64 / self.0) as u32
     }
 }
 
@@ -154,12 +190,26 @@ impl Prompts {
         }
         let Ok(request) = Request::parse(api, body) else {
             let requested = Requested::of_body(None, body);
-            return Read::guess(requested, body.len()).because(Degrade::BadRequest);
+            return self.guess(requested, body.len()).because(Degrade::BadRequest);
         };
+        let read = self.read_request((policy, view), api, body, &request, now_unix);
+        let previous = request.previous_response().map(str::to_owned);
+        let unstored = !request.stores();
+        Read { previous, unstored, cache_use: request.cache_use(), ..read }
+    }
+
+    /// Reads the prompt of a request.
+    fn read_request<'b>(
+        &mut self,
+        (policy, view): (&Policy, &View),
+        api: Api,
+        body: &'b [u8],
+        request: &Request<'b>,
+        now_unix: i64,
+    ) -> Read<'b> {
         let requested = request.requested();
-        let cache_use = request.cache_use();
-        let unread =
-            |requested, why| Read { cache_use, ..Read::guess(requested, body.len()) }.because(why);
+        let ratio = self.ratio;
+        let unread = |requested, why| Read::guess(requested, ratio.tokens(body.len())).because(why);
         let Some((known, adapter)) = wanted((policy, view), &requested) else {
             // Before the relay was heard that is the cause.
             let silent = view.models.is_empty();
@@ -172,18 +222,27 @@ impl Prompts {
         };
         let root = known.root(adapter, request.cache_salt());
         let before = (prompter.memo_hits(), prompter.memo_misses());
-        match prompter.prefix(&request, root, policy.prefix_tokens, now_unix) {
+        match prompter.prefix(request, root, policy.prefix_tokens, now_unix) {
             Ok(prefix) => {
+                if prefix.exact {
+                    let tokens = u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX);
+                    self.ratio.observe(body.len(), tokens);
+                }
                 let read = read_of(prompter, before, prefix, request.requested());
                 if api == Api::Chat {
                     let beginnings = &mut self.beginnings;
                     let limit_tokens = policy.prefix_tokens;
-                    beginnings.learn(body, &request, prompter, root, limit_tokens, now_unix);
+                    beginnings.learn(body, request, prompter, root, limit_tokens, now_unix);
                 }
-                Read { cache_use, ..read }
+                read
             }
             Err(error) => unread(request.requested(), degrade_of(&error)),
         }
+    }
+
+    /// What a body of so many bytes may come to of which nothing else is known.
+    pub(super) fn guess<'a>(&self, requested: Requested<'a>, bytes: usize) -> Read<'a> {
+        Read::guess(requested, self.ratio.tokens(bytes))
     }
 
     /// Reads a chat that begins as others did.
@@ -234,10 +293,8 @@ fn read_of<'a>(
 }
 
 impl<'a> Read<'a> {
-    /// What a body of so many bytes may come to of which nothing else is known.
-    pub(super) fn guess(requested: Requested<'a>, bytes: usize) -> Self {
-        const BYTES_PER_TOKEN: usize = 4;
-        let prompt_tokens = u32::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u32::MAX);
+    /// Of a prompt that may have so many tokens.
+    fn guess(requested: Requested<'a>, prompt_tokens: u32) -> Self {
         Self { requested, prompt_tokens, ..Self::default() }
     }
 
@@ -254,5 +311,27 @@ fn degrade_of(error: &PromptError) -> Degrade {
         | PromptError::TemplateRefused
         | PromptError::TemplateFailed(_)
         | PromptError::RequestTemplate => Degrade::Template,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_read_is_guessed_by_what_was() {
+        let mut ratio = Ratio::default();
+        assert_eq!(ratio.tokens(4_000_000), 1_000_000);
+        for _ in 0..100 {
+            ratio.observe(20_000, 10_000);
+            // Mostly what is written around the prompt.
+            ratio.observe(100_000, 20);
+        }
+        let near = |tokens: u32, is: u32| tokens.abs_diff(is) < is / 50;
+        assert!(near(ratio.tokens(4_000_000), 2_000_000), "{ratio:?}");
+        for _ in 0..1_000 {
+            ratio.observe(usize::MAX, 256);
+        }
+        assert!(near(ratio.tokens(6_400), 100) && ratio.tokens(usize::MAX) == u32::MAX);
     }
 }

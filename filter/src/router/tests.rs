@@ -138,7 +138,8 @@ impl Gateway {
     fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
         let zone = zone.map_or(Claim::Silent, Claim::Zone);
         let api = Api::of_path(path);
-        let asked = Asked { zone, api, body, form: None, batch: false, may_wait: false };
+        let asked =
+            Asked { zone, api, body, response: None, form: None, batch: false, may_wait: false };
         self.router.decide(&asked, NOW + 100)
     }
 
@@ -512,4 +513,5 @@ mod answers;
 mod models;
 mod poison;
 mod recall;
+mod stored;
 mod usage;

@@ -2,7 +2,7 @@
 
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
-use warmpath_routing::decision::{Ask, Route};
+use warmpath_routing::decision::{Ask, Degrade, Route};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
 use warmpath_routing::prompt::{Api, CacheUse};
@@ -20,6 +20,8 @@ pub(super) struct Ticket {
     pub(super) cold_tokens: u32,
     /// What Envoy was told.
     pub(super) named: Named,
+    /// Each of those named is asked for a response that one of them holds, and the others answer 404.
+    pub(super) seeks: bool,
     /// What was sent.
     pub(super) prompt: Option<Prompt>,
     /// The model, by the name that pools use.
@@ -147,17 +149,25 @@ impl Ticket {
         excused: u32,
     ) -> Self {
         let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
+        let seeks = route.degrade == Some(Degrade::UnknownResponse);
         let rank = first.and_then(|replica| replica.rank);
         // A retry takes the next endpoint and can't change the rank: only those of the same rank
-        // are named, the rest is left to Envoy's own choice.
+        // are named, the rest is left to Envoy's own choice. Where a response is sought the rank is.
         let named = route.replicas.iter().filter_map(|at| {
-            let replica = world.replicas.get(*at).filter(|replica| replica.rank == rank)?;
+            let replica =
+                world.replicas.get(*at).filter(|replica| seeks || replica.rank == rank)?;
             Some((replica.endpoint.as_str(), *names.get(*at)?))
         });
         let load = route.replicas.first().and_then(|at| world.loads.get(*at));
         // Where a prompt was read to its end, its blocks leave less than one over.
         let whole = ask.left_out.is_none()
             && u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
+        // What lies beyond all that was looked at may well be cached.
+        let looked = (ask.keys.len() as u32).saturating_mul(16);
+        let block = first.map_or(16, |replica| replica.block_tokens.max(16));
+        let all_held = route.cached_tokens.saturating_add(block) > looked;
+        let beyond = !whole && ask.left_out.is_none() && all_held;
+        let excused = if beyond { u32::MAX } else { excused };
         let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
             .then_some(Expected {
                 cached: route.cached_tokens,
@@ -169,6 +179,7 @@ impl Ticket {
             at: None,
             cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
             named: named.collect(),
+            seeks,
             model: match ask.model {
                 Wants::Model { name, .. } => Some(name.to_owned()),
                 Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,

@@ -8,10 +8,12 @@ mod explain;
 mod local;
 mod order;
 mod outcome;
+mod stored;
 mod worth;
 
 pub use local::Local;
 pub use outcome::{Degrade, Outcome, Reason, Refusal, Route};
+pub use stored::{MOST_SOUGHT, decide_stored};
 
 use std::cell::OnceCell;
 
@@ -237,7 +239,7 @@ pub fn decide_with<'a>(
         pool: pool.name,
         cluster: pool.cluster,
         spilled: order.spilled,
-        replicas: named(policy, world, &candidates, order),
+        replicas: named(most_named(policy, degrade), world, &candidates, order),
         reason,
         degrade,
         crowded: candidates.iter().all(|candidate| candidate.held_back),
@@ -397,16 +399,21 @@ fn price(
     holders
 }
 
+/// How many endpoints are named: a response of which nobody knows where it is may be at any.
+fn most_named(policy: &Policy, degrade: Option<Degrade>) -> usize {
+    if degrade == Some(Degrade::UnknownResponse) { MOST_SOUGHT } else { policy.endpoints }
+}
+
 /// The endpoints for Envoy, best first, each once.
 fn named(
-    policy: &Policy,
+    most: usize,
     world: &World,
     candidates: &[Candidate<'_>],
     order: impl Iterator<Item = usize>,
 ) -> Vec<usize> {
-    let mut named = Vec::with_capacity(policy.endpoints);
+    let mut named = Vec::with_capacity(most);
     for candidate in order.filter_map(|at| candidates.get(at)) {
-        if named.len() >= policy.endpoints {
+        if named.len() >= most {
             break;
         }
         let endpoint = &candidate.replica.endpoint;

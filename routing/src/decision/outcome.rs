@@ -115,6 +115,8 @@ pub enum Reason {
     Recent,
     /// Nobody worth it holds any: its place on the ring.
     Cold,
+    /// It holds the response that the request refers to.
+    Response,
     /// The map could not be asked: its place on the ring.
     Ring,
     /// No replica is known: Envoy chooses, within the zone.
@@ -123,7 +125,8 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons, for those who count them.
-    pub const ALL: [Self; 5] = [Self::Warm, Self::Recent, Self::Cold, Self::Ring, Self::Unplaced];
+    pub const ALL: [Self; 6] =
+        [Self::Warm, Self::Recent, Self::Cold, Self::Response, Self::Ring, Self::Unplaced];
 
     /// The name in metrics, headers and logs.
     pub fn name(self) -> &'static str {
@@ -131,6 +134,7 @@ impl Reason {
             Self::Warm => "warm",
             Self::Recent => "recent",
             Self::Cold => "cold",
+            Self::Response => "response",
             Self::Ring => "ring",
             Self::Unplaced => "unplaced",
         }
@@ -156,6 +160,8 @@ pub enum Degrade {
     Template,
     /// The prompt has content that can't be followed from its start.
     Unfollowable,
+    /// It refers to a stored response, and nobody here knows which replica of the zone holds that.
+    UnknownResponse,
     /// The prompt is known up to an image or another medium alone. What comes before it is looked
     /// up all the same.
     Media,
@@ -163,7 +169,7 @@ pub enum Degrade {
 
 impl Degrade {
     /// All of them, for those who count them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::StaleMap,
         Self::NoTokenizer,
         Self::UnknownApi,
@@ -172,6 +178,7 @@ impl Degrade {
         Self::BadRequest,
         Self::Template,
         Self::Unfollowable,
+        Self::UnknownResponse,
         Self::Media,
     ];
 
@@ -186,6 +193,7 @@ impl Degrade {
             Self::BadRequest => "bad_request",
             Self::Template => "template",
             Self::Unfollowable => "unfollowable",
+            Self::UnknownResponse => "unknown_response",
             Self::Media => "media",
         }
     }
@@ -240,7 +248,7 @@ fn listed(names: &[&str]) -> String {
 
 impl Refusal {
     /// All codes, for those who count them.
-    pub const CODES: [&'static str; 10] = [
+    pub const CODES: [&'static str; 11] = [
         "zone_missing",
         "zone_unknown",
         "no_replica",
@@ -250,6 +258,7 @@ impl Refusal {
         "unsupported_encoding",
         "bad_encoding",
         "request_too_large",
+        "bodies_awaited",
         Poison::CODE,
     ];
 
@@ -330,6 +339,19 @@ impl Refusal {
                  hundred times its size. Send it uncompressed."
             ),
             retry_after: None,
+        }
+    }
+
+    /// Too many bodies are awaited, and this one came before the others.
+    pub fn bodies_awaited() -> Self {
+        Self {
+            status: 503,
+            kind: "server_error",
+            code: "bodies_awaited",
+            message: "This gateway waits for the ends of too many request bodies, and has waited \
+                      longest for this one's. Send it again."
+                .into(),
+            retry_after: Some(1),
         }
     }
 

@@ -308,6 +308,8 @@ impl Policy {
         range("ring.load_floor", f64::from(self.ring.load_floor), 1.0, 1e6, "1 to 1000000")?;
         range("prefix_tokens", self.prefix_tokens as f64, 16.0, 1e6, "16 to 1000000")?;
         range("max_body_bytes", self.max_body_bytes as f64, 0.0, 6.4e7, "0 to 64000000")?;
+        let (awaited, one) = (self.max_awaited_bytes as f64, self.max_body_bytes as f64);
+        range("max_awaited_bytes", awaited, one, 4e9, "max_body_bytes to 4000000000")?;
         let inflated = self.max_inflated_bytes as f64;
         range("max_inflated_bytes", inflated, 0.0, 3.2e7, "0 to 32000000")?;
         range("stale_after_ms", self.stale_after_ms as f64, 100.0, 6e5, "100 to 600000 ms")?;

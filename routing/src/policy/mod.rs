@@ -19,6 +19,9 @@ pub use crate::residency::{Region, Zone};
 pub use crate::zone_source::ZoneSource;
 pub use error::PolicyError;
 
+/// How many tokens of a prompt are fingerprinted, unless the configuration says otherwise.
+pub const PREFIX_TOKENS: usize = 131_072;
+
 /// The configuration of the router.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +65,10 @@ pub struct Policy {
     /// A longer body is routed without looking into it, in bytes.
     #[serde(default = "defaults::max_body_bytes")]
     pub max_body_bytes: usize,
+    /// Bytes of bodies that a worker awaits at a time, all together; beyond that the first come are
+    /// refused.
+    #[serde(default = "defaults::max_awaited_bytes")]
+    pub max_awaited_bytes: usize,
     /// A compressed body that grows larger is refused, in bytes; 0 for all that are compressed.
     #[serde(default = "defaults::max_inflated_bytes")]
     pub max_inflated_bytes: usize,
@@ -146,10 +153,13 @@ impl Default for Ring {
 
 mod defaults {
     pub(super) fn prefix_tokens() -> usize {
-        8192
+        super::PREFIX_TOKENS
     }
     pub(super) fn max_body_bytes() -> usize {
-        1 << 20
+        8 << 20
+    }
+    pub(super) fn max_awaited_bytes() -> usize {
+        256 << 20
     }
     pub(super) fn max_inflated_bytes() -> usize {
         8 << 20

@@ -367,6 +367,41 @@ proptest! {
     }
 
     /// Whatever lies in shared data, a search neither fails nor invents replicas it can't have read.
+    /// A bucket that is full loses blocks amidst a prefix: what is held then looks like less, and never
+    /// like more.
+    #[test]
+    fn full_buckets_never_claim_too_much(
+        steps in proptest::collection::vec((0u16..6, 0u64..6, 0u32..40), 1..60),
+        bucket_bytes in 20_usize..200,
+    ) {
+        let layout = Layout { buckets: 4, bucket_bytes };
+        let mut store = Memory::default();
+        let mut truth: BTreeMap<(u16, u64), u32> = BTreeMap::new();
+        for (slot, name, to) in steps {
+            let keys = prompt(name, 40);
+            let from = truth.insert((slot, name), to).unwrap_or(0);
+            let (from, to) = (from as usize, to as usize);
+            let mut writer = Writer::new(layout, 1);
+            let Ok(()) = if to < from {
+                writer.change(&store, slot, &bytes(&keys[to..from]), &[])
+            } else {
+                writer.change(&store, slot, &[], &bytes(&keys[from..to]))
+            };
+            let Ok(_) = writer.flush(&mut store);
+            prop_assert!(store.buckets.values().all(|bucket| bucket.len() <= bucket_bytes));
+        }
+        for name in 0..6 {
+            for hint in [0, 7, 23] {
+                let keys = prompt(name, 40);
+                let found = find(&store, layout, 1, &keys, Hint::at(hint), &|_: u16| true).found;
+                for Match { slot, blocks } in found {
+                    let holds = truth.get(&(slot, name)).copied().unwrap_or(0);
+                    prop_assert!(blocks <= holds, "{} of {}", blocks, holds);
+                }
+            }
+        }
+    }
+
     #[test]
     fn damaged_buckets_do_no_harm(garbage in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut store = Memory::default();

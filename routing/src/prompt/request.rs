@@ -65,6 +65,9 @@ pub struct Request<'a> {
     pub(super) prompt: Prompt<'a>,
     prompts: usize,
     cache_use: CacheUse,
+    /// The stored response that it goes on from, and whether its own is to be stored.
+    previous_response: Option<Cow<'a, str>>,
+    stores: bool,
     /// A field that changes the prompt in a way that is not followed.
     pub(super) unsupported: Option<&'static str>,
 }
@@ -135,6 +138,14 @@ impl<'a> Request<'a> {
             _ => 1,
         };
         let cache_use = CacheUse::of(api, &fields, prompts);
+        let previous = fields.previous_response_id.as_ref().filter(|_| api == Api::Responses);
+        let previous_response = previous.and_then(|id| match id {
+            Json::Str(id) => Some(id.clone()),
+            _ => None,
+        });
+        // Engines keep it unless they are told not to, if they keep any.
+        let store = fields.store.as_ref().and_then(lenient::bool);
+        let stores = api == Api::Responses && store.unwrap_or(true);
         let mut unsupported = None;
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
@@ -167,7 +178,18 @@ impl<'a> Request<'a> {
                 completion(fields)?
             }
         };
-        Ok(Self { model, cache_salt, stream, max_tokens, prompt, prompts, cache_use, unsupported })
+        Ok(Self {
+            model,
+            cache_salt,
+            stream,
+            max_tokens,
+            prompt,
+            prompts,
+            cache_use,
+            previous_response,
+            stores,
+            unsupported,
+        })
     }
 
     /// The model's name, which may be an adapter's; empty if the request names none.
@@ -208,6 +230,16 @@ impl<'a> Request<'a> {
     /// What an engine does with its cache for it, and what usage then tells.
     pub fn cache_use(&self) -> CacheUse {
         self.cache_use
+    }
+
+    /// The id of the response that it goes on from, which its engine keeps.
+    pub fn previous_response(&self) -> Option<&str> {
+        self.previous_response.as_deref()
+    }
+
+    /// Whether its engine is to keep the response.
+    pub fn stores(&self) -> bool {
+        self.stores
     }
 
     /// Whether the answer is to be streamed.

@@ -18,6 +18,13 @@ pub enum Target<'a> {
     Models,
     /// One model, by the name in the path.
     Model(Cow<'a, str>),
+    /// A response that an engine keeps, by the id in the path.
+    Response {
+        /// The id.
+        id: Cow<'a, str>,
+        /// Something of it: `cancel`, `input_items`.
+        below: bool,
+    },
     /// Something else.
     Other,
 }
@@ -34,7 +41,7 @@ impl<'a> Target<'a> {
         match models_in(path) {
             Some((0, "")) => Self::Models,
             Some((0, name)) => Self::Model(decoded(name)),
-            _ => Self::Other,
+            _ => response_in(path).unwrap_or(Self::Other),
         }
     }
 
@@ -42,7 +49,7 @@ impl<'a> Target<'a> {
     pub fn api(&self) -> Option<Api> {
         match self {
             Self::Api(api) => Some(*api),
-            Self::Models | Self::Model(_) | Self::Other => None,
+            Self::Models | Self::Model(_) | Self::Response { .. } | Self::Other => None,
         }
     }
 }
@@ -74,6 +81,14 @@ fn models_in(path: &str) -> Option<(usize, &str)> {
     })
 }
 
+/// A path below `/v1/responses`, whatever is before that: ids have no slashes.
+fn response_in(path: &str) -> Option<Target<'_>> {
+    let (_, rest) = path.rsplit_once("/v1/responses/")?;
+    let (id, more) = rest.split_once('/').unwrap_or((rest, ""));
+    let is_one = !id.is_empty() && !more.contains('/');
+    is_one.then(|| Target::Response { id: decoded(id), below: !more.is_empty() })
+}
+
 // What is no UTF-8 comes to a name that no model has.
 fn decoded(text: &str) -> Cow<'_, str> {
     percent_decode_str(text).decode_utf8_lossy()
@@ -85,6 +100,7 @@ mod tests {
 
     #[test]
     fn paths_are_told_apart() {
+        let response = |below| Target::Response { id: "resp_1".into(), below };
         for (path, target) in [
             ("/v1/chat/completions?x=1", Target::Api(Api::Chat)),
             ("/v1/messages/", Target::Api(Api::Messages)),
@@ -101,6 +117,15 @@ mod tests {
             ("/v1/models/a/v1/models", Target::Model("a/v1/models".into())),
             ("/team-av1/models", Target::Other),
             ("/v1/embeddings", Target::Other),
+            ("/v1/responses?x", Target::Api(Api::Responses)),
+            ("/v1/responses/", Target::Api(Api::Responses)),
+            ("/v1/responses/resp_1", response(false)),
+            ("/v1/responses/resp_1/?stream=true", response(false)),
+            ("/v1/responses/resp%5F1/cancel", response(true)),
+            ("/team-a/v1/responses/resp_1/input_items", response(true)),
+            ("/v1/responses//cancel", Target::Other),
+            ("/v1/responses/resp_1/a/b", Target::Other),
+            ("/v1/responsesx/resp_1", Target::Other),
             ("", Target::Other),
         ] {
             assert_eq!(Target::of_path(path), target, "{path}");

@@ -30,6 +30,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
             ("connection_keepalive: { interval: 5s, timeout: 2s }", "accept_http_10: true"),
         ],
     ),
+    ("underscores", &[("headers_with_underscores_action: DROP_HEADER", "idle_timeout: 3600s")]),
     ("policy", &[("\"jurisdictions\": [\"EU\"]", "\"jurisdictions\": [\"US\"]")]),
     ("policy", &[("\"explain\": true,", "\"explain\": true, \"colour\": 1,")]),
     ("policy", &[("\"explain\": true,", "\"explain\": true")]),

@@ -25,6 +25,7 @@ use axum::{Json, Router};
 use tokio_stream::StreamExt as _;
 
 use self::error::ApiError;
+pub(crate) use self::responses::Store;
 use self::wire::{ModelCard, ModelList, TokenizeRequest, TokenizeResponse};
 use super::fault::{Cut, Faults};
 use super::filler::Filler;
@@ -61,6 +62,7 @@ pub(crate) struct App {
     /// This engine's own address.
     pub(crate) address: String,
     pub(crate) region: Option<String>,
+    pub(crate) responses: Store,
     pub(crate) faults: Faults,
     pub(crate) event_sources: serde_json::Value,
 }
@@ -91,6 +93,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(generate::chat))
         .route("/v1/completions", post(generate::completions))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::retrieve))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/audio/transcriptions", post(audio::transcriptions))

@@ -73,7 +73,8 @@ impl<D: Data> Dispatch<D> {
             .map_or((before_last < names.len()).then_some(before_last), |it| {
                 ticket.named.position(it)
             });
-        let earlier = last.unwrap_or(before_last).min(names.len());
+        // Of those that were asked for a response they don't have none failed.
+        let earlier = if ticket.seeks { 0 } else { last.unwrap_or(before_last).min(names.len()) };
         if answer.ending == Ending::Dropped {
             let of_list =
                 last.and_then(|at| names.get(at)).map(|name| ticket.named.endpoint_of(*name));

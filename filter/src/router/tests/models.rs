@@ -84,6 +84,7 @@ fn whatever_the_body_is_its_model_counts() {
         zone: Claim::Zone("eu"),
         api: None,
         body: Body::Whole(form),
+        response: None,
         form: Some(kind),
         batch: false,
         may_wait: false,

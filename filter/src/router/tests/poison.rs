@@ -27,8 +27,15 @@ fn none_answered(attempts: usize, ending: Ending) -> Answer {
 impl Gateway {
     fn send_body(&mut self, body: Body<'_>, now: u64) -> Decided {
         let api = Api::of_path("/v1/completions");
-        let asked =
-            Asked { zone: Claim::Zone("eu"), api, body, form: None, batch: false, may_wait: false };
+        let asked = Asked {
+            zone: Claim::Zone("eu"),
+            api,
+            body,
+            response: None,
+            form: None,
+            batch: false,
+            may_wait: false,
+        };
         self.router.tick(now);
         self.router.decide(&asked, now)
     }

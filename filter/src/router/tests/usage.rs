@@ -143,3 +143,24 @@ fn an_api_that_always_tells_says_nothing_of_those_that_may_not() {
     }
     assert_eq!(drifted, [1, 0]);
 }
+
+#[test]
+fn what_lies_beyond_what_is_looked_at_is_no_surprise() {
+    let ids: Vec<u32> = (0..320).collect();
+    let mut gateway = Gateway::with(json!({"prefix_tokens": 160}));
+    gateway.say(Said::Replicas(Replicas { replicas: [1, 2].map(replica).into() }));
+    gateway.tick();
+    gateway.hold(1, &ids, "", "");
+    for _ in 0..20 {
+        let told = gateway.told(COMPLETIONS, &json!({"model": "demo", "prompt": ids}));
+        assert_eq!(told.ticket.expected.unwrap().cached, 160);
+        assert_eq!(gateway.answered_by(told, usage(320, 304)), [0, 0]);
+    }
+    // That less is cached than was looked at is.
+    let mut last = [0, 0];
+    for _ in 0..20 {
+        let told = gateway.told(COMPLETIONS, &json!({"model": "demo", "prompt": ids}));
+        last = gateway.answered_by(told, usage(320, 0));
+    }
+    assert_eq!(last, [1, 0]);
+}

@@ -1,6 +1,7 @@
 //! `/v1/responses`, as `entrypoints/openai/responses/` of vLLM 0.32 answers where the model is not
-//! gpt-oss. Nothing is stored: there is no response to go on from, or to get.
+//! gpt-oss. It has no `DELETE`, and no `input_items`.
 
+mod store;
 mod stream;
 mod wire;
 
@@ -8,11 +9,15 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
-use self::wire::{Asked, Item, Outcome, ResponseBody, Text, Usage};
+pub(crate) use self::store::Store;
+use self::store::{Kept, items};
+use self::wire::{Asked, Item, Outcome, ResponseBody, Retrieve, Text, Usage};
 use super::Shared;
 use super::error::ApiError;
 use super::generate::{now, run, unique};
@@ -24,32 +29,81 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let asked: Asked = plan::read_json(&body)?;
-    if let Some(id) = &asked.previous_response_id {
-        return Err(ApiError::no_response(id));
+    let mut asked: Asked = plan::read_json(&body)?;
+    let store = app.responses.clone();
+    if asked.background && (!store.is_enabled() || asked.stream == Some(true)) {
+        let message = "background needs stored responses, and isn't streamed here".to_owned();
+        return Err(ApiError::bad(Some("background"), message));
     }
+    let previous = match &asked.previous_response_id {
+        Some(id) => Some(store.get(id)?),
+        None => None,
+    };
+    let items = items(&asked.input, previous.as_ref());
+    let body = if previous.is_some() { go_on(&body, &items)? } else { body };
     let mut plan = Plan::new(&app, Api::Responses, &headers, body).await?;
     // One prompt makes one job.
     let Some(job) = plan.jobs.pop() else {
         return Err(ApiError::internal("no prompt".to_owned()));
     };
     let shape = Shape {
-        id: format!("resp_{}", unique()),
+        id: asked.request_id.take().unwrap_or_else(|| format!("resp_{}", unique())),
         item: format!("msg_{}", unique()),
         created: now(),
         model: plan.model,
         most: job.most,
+        store: if asked.store == Some(false) { Store::default() } else { store },
+        items,
         asked,
     };
     if plan.stream {
         return Ok(stream::respond(plan.rank, job, plan.repeat, shape));
     }
     let block_size = app.block_size;
-    let whole = run(Arc::clone(&plan.rank), job, 0, plan.repeat).await;
-    let usage = Usage::new(whole.prompt_ids.len(), whole.cached, whole.ids.len(), block_size);
-    let content = [Text::new(&whole.text)];
-    let items = [shape.item(Item::COMPLETED, &content)];
-    Ok(Json(shape.body(&Outcome::Ended(whole.finish, usage), &items)).into_response())
+    let work = async move |shape: Shape| {
+        let whole = run(Arc::clone(&plan.rank), job, 0, plan.repeat).await;
+        let usage = Usage::new(whole.prompt_ids.len(), whole.cached, whole.ids.len(), block_size);
+        let content = [Text::new(&whole.text)];
+        let items = [shape.item(Item::COMPLETED, &content)];
+        shape.keep(&Outcome::Ended(whole.finish, usage), &items, &whole.text)
+    };
+    if !shape.asked.background {
+        return Ok(work(shape).await.into_response());
+    }
+    let queued = shape.keep(&Outcome::Queued, &[], "");
+    let (store, id) = (shape.store.clone(), shape.id.clone());
+    store.runs(&id, tokio::spawn(work(shape)).abort_handle());
+    Ok(queued.into_response())
+}
+
+/// The same request with all of the conversation in it.
+fn go_on(body: &Bytes, items: &[Value]) -> Result<Bytes, ApiError> {
+    let mut whole: Value = plan::read_json(body)?;
+    if let Value::Object(fields) = &mut whole {
+        fields.remove("previous_response_id");
+        fields.insert("input".into(), Value::Array(items.to_vec()));
+    }
+    Ok(whole.to_string().into())
+}
+
+pub(super) async fn retrieve(
+    State(app): Shared,
+    Path(id): Path<String>,
+    Query(how): Query<Retrieve>,
+) -> Result<Json<Value>, ApiError> {
+    let kept = app.responses.get(&id)?;
+    if how.stream == Some(true) {
+        // Of those in the background only, which aren't streamed here.
+        return Err(ApiError::bad(Some("response_id"), format!("Unknown response_id: {id}")));
+    }
+    Ok(Json(kept.body))
+}
+
+pub(super) async fn cancel(
+    State(app): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    app.responses.cancel(&id).map(Json)
 }
 
 /// What a response says from its beginning on.
@@ -60,6 +114,10 @@ struct Shape {
     created: u64,
     model: String,
     most: usize,
+    /// Where it is kept.
+    store: Store,
+    /// The conversation up to it.
+    items: Vec<Value>,
     asked: Asked,
 }
 
@@ -70,10 +128,31 @@ impl Shape {
 
     fn body<'a>(&'a self, outcome: &Outcome, output: &'a [Item<'a>]) -> ResponseBody<'a> {
         let (status, usage) = match outcome {
+            Outcome::Queued => ("queued", None),
             Outcome::Begun => ("in_progress", None),
             Outcome::Ended(Finish::Stop, usage) => ("completed", Some(*usage)),
             Outcome::Ended(Finish::Length, usage) => ("incomplete", Some(*usage)),
         };
         ResponseBody::new(self, status, usage, output)
+    }
+
+    /// Its body; keeps it, if it is to be kept.
+    fn keep(&self, outcome: &Outcome, output: &[Item<'_>], text: &str) -> JsonText {
+        let json = serde_json::to_string(&self.body(outcome, output)).unwrap_or_default();
+        if self.store.is_enabled() {
+            let body = serde_json::from_str(&json).unwrap_or_default();
+            let (items, text) = (self.items.clone(), text.to_owned());
+            self.store.keep(&self.id, Kept { body, items, text, task: None });
+        }
+        JsonText(json)
+    }
+}
+
+/// An answer's body as it was written, fields in their order.
+struct JsonText(String);
+
+impl IntoResponse for JsonText {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
     }
 }

@@ -52,7 +52,9 @@ impl Stream {
         self.close(&text).await?;
         let (prompt, cached) = generation.prompt_tokens();
         let usage = Usage::new(prompt, cached, output, block_size);
-        self.send_response("response.completed", &Outcome::Ended(last, usage), &text).await
+        let ended = Outcome::Ended(last, usage);
+        self.keep(&ended, &text);
+        self.send_response("response.completed", &ended, &text).await
     }
 
     async fn open(&mut self) -> Option<()> {
@@ -82,6 +84,11 @@ impl Stream {
         let item = Some(Item::new(&id, Item::COMPLETED, &content));
         let kind = "response.output_item.done";
         self.send(Event { item, output_index: Some(0), ..event(kind, sequence) }).await
+    }
+
+    fn keep(&self, ended: &Outcome, text: &str) {
+        let content = [Text::new(text)];
+        self.shape.keep(ended, &[self.shape.item(Item::COMPLETED, &content)], text);
     }
 
     async fn send_response(

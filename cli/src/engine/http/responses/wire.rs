@@ -6,7 +6,13 @@ use serde_json::Value;
 use super::Shape;
 use crate::engine::metrics::Finish;
 
-/// What a request says that its response repeats, unread.
+/// The query of who asks for a stored response.
+#[derive(Debug, Deserialize)]
+pub(in super::super) struct Retrieve {
+    pub(super) stream: Option<bool>,
+}
+
+/// What a request says that its response repeats, unread, and whether it is kept.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
 pub(super) struct Asked {
@@ -19,6 +25,11 @@ pub(super) struct Asked {
     pub(super) top_p: Value,
     pub(super) max_tool_calls: Value,
     pub(super) previous_response_id: Option<String>,
+    pub(super) request_id: Option<String>,
+    pub(super) input: Value,
+    pub(super) store: Option<bool>,
+    pub(super) background: bool,
+    pub(super) stream: Option<bool>,
     pub(super) prompt: Value,
     pub(super) reasoning: Value,
     pub(super) service_tier: Value,
@@ -42,6 +53,11 @@ impl Default for Asked {
             top_p: 1.0.into(),
             max_tool_calls: Value::Null,
             previous_response_id: None,
+            request_id: None,
+            input: Value::Null,
+            store: None,
+            background: false,
+            stream: None,
             prompt: Value::Null,
             reasoning: Value::Null,
             service_tier: "auto".into(),
@@ -57,6 +73,7 @@ impl Default for Asked {
 
 /// How far it has come.
 pub(super) enum Outcome {
+    Queued,
     Begun,
     Ended(Finish, Usage),
 }
@@ -79,7 +96,7 @@ pub(super) struct ResponseBody<'a> {
     background: bool,
     max_output_tokens: usize,
     max_tool_calls: &'a Value,
-    previous_response_id: (),
+    previous_response_id: Option<&'a str>,
     prompt: &'a Value,
     reasoning: &'a Value,
     service_tier: &'a Value,
@@ -125,10 +142,10 @@ impl<'a> ResponseBody<'a> {
             tool_choice: &asked.tool_choice,
             tools: &asked.tools,
             top_p: &asked.top_p,
-            background: false,
+            background: asked.background,
             max_output_tokens: *most,
             max_tool_calls: &asked.max_tool_calls,
-            previous_response_id: (),
+            previous_response_id: asked.previous_response_id.as_deref(),
             prompt: &asked.prompt,
             reasoning: &asked.reasoning,
             service_tier: &asked.service_tier,

@@ -254,3 +254,70 @@ async fn of_several_prompts_the_cached_tokens_of_one_are_told() {
     let usage: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert_eq!(usage["usage"]["prompt_tokens_details"]["cached_tokens"], 48, "the first one's");
 }
+
+#[tokio::test]
+async fn a_response_is_kept_and_gone_on_from() {
+    let plain = Engine::new(&[]).await;
+    let id = plain.post(RESPONSES, &response(false)).await.json()["id"].clone();
+    let path = format!("{RESPONSES}/{}", id.as_str().unwrap());
+    assert_eq!(plain.get(&path).await.status, StatusCode::NOT_FOUND, "none is, by default");
+
+    let engine = Engine::new(&["--enable-response-store"]).await;
+    for stream in [false, true] {
+        let answer = engine.post(RESPONSES, &response(stream)).await;
+        let first = if stream {
+            answer.named_events().last().unwrap().1["response"].clone()
+        } else {
+            answer.json()
+        };
+        let id = first["id"].as_str().unwrap();
+        let path = format!("{RESPONSES}/{id}");
+        assert_eq!(engine.get(&path).await.json(), first);
+        let next = json!({"model": "tiny", "input": "And?", "previous_response_id": id,
+                          "max_output_tokens": 4});
+        let next = engine.post(RESPONSES, &next).await;
+        assert_eq!(next.status, StatusCode::OK, "{:?}", next.body);
+        let next = next.json();
+        assert_eq!(next["previous_response_id"], id);
+        // All of the conversation but its instructions, as if it had been sent.
+        let whole = json!({"model": "tiny", "max_output_tokens": 4, "input": [
+            {"role": "user", "content": LONG},
+            {"role": "assistant", "content": first["output"][0]["content"][0]["text"]},
+            {"role": "user", "content": "And?"},
+        ]});
+        let whole = engine.post(RESPONSES, &whole).await.json();
+        assert_eq!(whole["usage"]["input_tokens"], next["usage"]["input_tokens"]);
+        let third = json!({"input": "Then?", "previous_response_id": next["id"]});
+        assert_eq!(engine.post(RESPONSES, &third).await.status, StatusCode::OK);
+        let cancel = engine.post(&format!("{path}/cancel"), &json!({})).await;
+        assert_eq!(cancel.status, StatusCode::BAD_REQUEST, "it is over");
+        let delete = Request::delete(&path).body(Body::empty()).unwrap();
+        assert_eq!(engine.send(delete).await.status, StatusCode::METHOD_NOT_ALLOWED, "as in vLLM");
+    }
+    let mut unkept = response(false);
+    unkept["store"] = json!(false);
+    let id = engine.post(RESPONSES, &unkept).await.json()["id"].clone();
+    let path = format!("{RESPONSES}/{}", id.as_str().unwrap());
+    assert_eq!(engine.get(&path).await.status, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_response_in_the_background_can_be_asked_for_and_cancelled() {
+    let slow = ["--enable-response-store", "--speedup", "1", "--prefill-base-ms", "60000"];
+    let engine = Engine::new(&slow).await;
+    let body = json!({"input": LONG, "background": true, "request_id": "resp_mine"});
+    let queued = engine.post(RESPONSES, &body).await.json();
+    assert_eq!((&queued["id"], &queued["status"]), (&json!("resp_mine"), &json!("queued")));
+    let path = format!("{RESPONSES}/resp_mine");
+    assert_eq!(engine.get(&path).await.json()["status"], "queued");
+    let cancelled = engine.post(&format!("{path}/cancel"), &json!({})).await;
+    assert_eq!(
+        (cancelled.status, &cancelled.json()["status"]),
+        (StatusCode::OK, &json!("cancelled"))
+    );
+    assert_eq!(engine.get(&path).await.json()["status"], "cancelled");
+    let gone = engine.post(&format!("{RESPONSES}/resp_x/cancel"), &json!({})).await;
+    assert_eq!(gone.status, StatusCode::NOT_FOUND);
+    let plain = Engine::new(&[]).await;
+    assert_eq!(plain.post(RESPONSES, &body).await.status, StatusCode::BAD_REQUEST);
+}
