@@ -24,13 +24,13 @@ pub struct Lesson {
 }
 
 /// Those of a message that make sense; the rest is left out.
-pub fn lessons(told: v1::Lessons) -> Vec<Lesson> {
-    told.lessons.into_iter().take(MOST_LESSONS).filter_map(lesson).collect()
+pub fn lessons(told: &v1::Lessons) -> Vec<Lesson> {
+    told.lessons.iter().take(MOST_LESSONS).filter_map(lesson).collect()
 }
 
-fn lesson(told: v1::Lesson) -> Option<Lesson> {
+fn lesson(told: &v1::Lesson) -> Option<Lesson> {
     let (keys, rest) = told.keys.as_chunks::<KEY_BYTES>();
-    let after = optional(&told.after)?;
+    let (after, missing) = (optional(&told.after).ok()?, optional(&told.missing).ok()?);
     if !rest.is_empty() || keys.len() > MOST_KEYS || after.is_some() != (told.blocks > 0) {
         return None;
     }
@@ -39,15 +39,13 @@ fn lesson(told: v1::Lesson) -> Option<Lesson> {
         after,
         blocks: told.blocks,
         keys: keys.iter().copied().map(Key).collect(),
-        missing: optional(&told.missing)?,
+        missing,
     })
 }
 
-fn optional(bytes: &[u8]) -> Option<Option<Key>> {
-    match bytes {
-        [] => Some(None),
-        _ => Some(Some(Key(bytes.try_into().ok()?))),
-    }
+/// A key, or none of no bytes; anything else is an error.
+fn optional(bytes: &[u8]) -> Result<Option<Key>, std::array::TryFromSliceError> {
+    if bytes.is_empty() { Ok(None) } else { bytes.try_into().map(|key| Some(Key(key))) }
 }
 
 #[cfg(test)]
@@ -74,7 +72,7 @@ mod tests {
             v1::Lesson { missing: vec![7; 17], ..good.clone() },
         ];
         for lesson in bad {
-            assert_eq!(lessons(v1::Lessons { lessons: vec![lesson] }), []);
+            assert_eq!(lessons(&v1::Lessons { lessons: vec![lesson] }), []);
         }
         let key = |byte| Key([byte; KEY_BYTES]);
         let expected = Lesson {
@@ -84,8 +82,8 @@ mod tests {
             keys: vec![key(7), key(8)],
             missing: Some(key(7)),
         };
-        assert_eq!(lessons(v1::Lessons { lessons: vec![good.clone()] }), [expected]);
+        assert_eq!(lessons(&v1::Lessons { lessons: vec![good.clone()] }), [expected]);
         let many = v1::Lessons { lessons: vec![good; MOST_LESSONS + 1] };
-        assert_eq!(lessons(many).len(), MOST_LESSONS);
+        assert_eq!(lessons(&many).len(), MOST_LESSONS);
     }
 }

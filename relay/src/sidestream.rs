@@ -179,7 +179,7 @@ impl Server {
                             hear_at = Instant::now() + LESSONS_EVERY;
                             let told = told.lessons.into_iter();
                             let own = told.filter(|lesson| lesson.epoch == stream.epoch).collect();
-                            let lessons = lessons(v1::Lessons { lessons: own });
+                            let lessons = lessons(&v1::Lessons { lessons: own });
                             let message = Message::Lessons { lessons };
                             self.state.send(message).await.map_err(|_| End::relay_stops())?;
                         }

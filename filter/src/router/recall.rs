@@ -227,7 +227,9 @@ mod tests {
             recall.learn(ticket, 16, 7);
         }
         assert_eq!(recall.untold.len(), MOST_UNTOLD_KEYS / MOST_KEYS);
-        some.into_iter().for_each(|ticket| ticket.kept.unwrap().release());
+        for ticket in some {
+            ticket.kept.unwrap().release();
+        }
         assert_eq!(recall.kept.get(), 0);
 
         recall.untold.clear();

@@ -56,6 +56,7 @@ pub struct EndsSummary {
 }
 
 /// A picture of one replica.
+#[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 #[derive(Debug, Clone, serde::Serialize)]
 #[allow(missing_docs, reason = "the names are the keys of the admin endpoint's JSON")]
 pub struct ReplicaSummary {
