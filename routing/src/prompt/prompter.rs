@@ -150,6 +150,13 @@ struct Start {
     memo: bool,
 }
 
+/// Tokens of a text of so many bytes, where so many are in its first ones. A `usize` has 32 bits in a
+/// proxy's VM, where a megabyte times ten thousand tokens is no number.
+fn in_proportion(length: usize, tokens: usize, bytes: usize) -> usize {
+    let all = (length as u64).saturating_mul(tokens as u64) / (bytes as u64).max(1);
+    usize::try_from(all).unwrap_or(usize::MAX)
+}
+
 /// A place in a text, and what its prompt comes to up to there.
 #[derive(Clone, Copy)]
 struct Here {
@@ -357,7 +364,7 @@ impl Prompter {
                     tokens + length.saturating_sub(bytes) / BYTES_PER_TOKEN
                 }
                 0 => length / BYTES_PER_TOKEN,
-                bytes => length.saturating_mul(tokens) / bytes,
+                bytes => in_proportion(length, tokens, bytes),
             };
             guess.max(tokens).saturating_add(text.media.map_or(0, Media::tokens))
         };
