@@ -12,12 +12,18 @@ mod bpe_json;
 mod cache_use;
 mod categories;
 #[cfg(feature = "preprocess")]
+mod chat_templates;
+#[cfg(feature = "preprocess")]
 mod content_format;
 mod digest;
 mod error;
 mod fields;
 #[cfg(feature = "preprocess")]
 mod hub_class;
+#[cfg(feature = "preprocess")]
+mod hub_config;
+#[cfg(feature = "preprocess")]
+mod hub_models;
 mod json;
 #[cfg(feature = "preprocess")]
 mod lay_out;

@@ -34,6 +34,7 @@ pub(super) struct Template {
     content_parts: [bool; 2],
     developer: [bool; 2],
     has: [bool; 2],
+    chat_only: bool,
     merges_system: bool,
 }
 
@@ -92,6 +93,7 @@ impl Template {
                 .collect(),
             content_parts: [definition.content_parts, definition.tools_content_parts],
             has: [chat.0, tools.0],
+            chat_only: definition.chat_only,
             developer: [chat.1, tools.1],
         })
     }
@@ -101,7 +103,7 @@ impl Template {
         let [chat, other] = self.has;
         if tools && other {
             Some(1)
-        } else if chat {
+        } else if chat && !(tools && self.chat_only) {
             Some(0)
         } else {
             None
