@@ -30,7 +30,7 @@ MESSAGES = [
 KNOWN = re.compile(r" at 0x|dict_(items|keys|values)\(|Markup\(", re.IGNORECASE)
 TEXTS = ["m.content", "a.content", "'<i>'", "''", "'it\\'s'", "a.n.s", "a.w", "'x-y z'", "\"a\\tb\""]
 VALUES = ["a.n", "a.l", "a.e", "a.n.f", "a.n.g", "a.n.i", "a.n.t", "a.n.z", "1.0", "2", "-3", "true", "none",
-          "[1.0, 'a']", "{'k': 1.5, 'é': none}", "('a', 1)", "a.l[5]", "[]", "a.n.items()", "a.n.keys()|list", "range(3)|list"]
+          "[1.0, 'a']", "{'k': 1.5, 'é': none}", "('a', 1)", "a.l[5]", "[]", "a.n.items()|list", "a.n.keys()|list", "range(3)|list"]
 FILTERS = ["upper", "lower", "trim", "title", "capitalize", "string", "safe", "e", "escape", "length", "list", "first", "last",
            "tojson", "tojson(indent=2)", "replace('a', 'bb')", "replace(1, 2)", "join(', ')", "join", "default('d')", "d(1.5, true)",
            "int", "float", "abs", "round", "round(1)", "reverse", "sort", "unique|list", "items|list", "dictsort", "sum", "min", "max",
@@ -42,8 +42,8 @@ METHODS = ["upper()", "lower()", "strip()", "lstrip()", "rstrip()", "split()", "
            "isdigit()", "isalpha()", "isupper()", "rsplit(',', 1)", "partition(',')", "zfill(9)", "join(['a', 'b'])", "rfind('b')",
            "removeprefix('a')", "ljust(5)", "casefold()", "isspace()", "index('z')", "expandtabs()", "encode()", "format(1)", "center(9)"]
 OPERATORS = ["+", "~", "*", "-", "/", "//", "%", "==", "!=", "<", "in", "and", "or", "**"]
-TESTS = ["string", "number", "integer", "float", "boolean", "mapping", "iterable", "sequence", "none", "defined", "true", "false",
-         "undefined", "odd", "even", "lower", "upper", "callable", "sameas(true)", "divisibleby(2)", "eq(1)", "in([1, 2])"]
+TESTS = ["string", "number", "integer", "float", "boolean", "mapping", "iterable", "none", "defined", "true", "false",
+         "undefined", "odd", "even", "lower", "upper", "callable", "sameas(true)", "eq(1)", "in([1, 2])"]
 FIXED = [
     "{{ 'a' ~ a.n.f ~ a.n.g ~ a.n }}", "{{ a.l ~ '' }}", "{{ a.l|join('|') }}", "{{ [a.n.f, true, none, {'a': 1.0}]|join('-') }}",
     "{{ a.n.f|replace('1', '2') }}", "{{ a.n|upper }}", "{{ a.n|string }}", "{{ a.l|string|upper }}", "{{ '%s|%s'|format(a.n, 1e20) }}",
