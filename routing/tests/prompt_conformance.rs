@@ -5,8 +5,10 @@
 #![cfg(feature = "preprocess")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Tests, helpers included.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::prompt::{
@@ -94,6 +96,82 @@ fn the_frozen_part_is_equal() {
         assert!(result.0 > 100, "{name}: only {} cases", result.0);
         assert!(result.1.is_empty(), "{name}: {} cases differ", result.1.len());
     }
+}
+
+/// One tokenizer.json under one of the classes of `transformers`: what lies beside it, and what came
+/// of it.
+#[derive(serde::Deserialize)]
+struct Class {
+    model: String,
+    changes: serde_json::Map<String, Value>,
+    files: HashMap<String, Value>,
+    class: String,
+    special: HashMap<String, String>,
+    texts: Vec<(String, Vec<u32>)>,
+}
+
+impl Class {
+    fn prompter(&self) -> Prompter {
+        let fixtures = root().join("tests/fixtures");
+        let dir = match self.model.as_str() {
+            "demo" => fixtures.join("models/demo"),
+            name => fixtures.join("conformance/models").join(name),
+        };
+        let file = ModelFiles::read_dir(&dir).unwrap().tokenizer_json;
+        let mut file: serde_json::Map<String, Value> = serde_json::from_slice(&file).unwrap();
+        file.extend(self.changes.clone());
+        let beside = |name: &str| self.files.get(name).map(|value| value.to_string().into_bytes());
+        let files = ModelFiles {
+            tokenizer_json: serde_json::to_vec(&file).unwrap(),
+            tokenizer_config_json: beside("tokenizer_config.json"),
+            config_json: beside("config.json"),
+            special_tokens_map_json: beside("special_tokens_map.json"),
+            added_tokens_json: beside("added_tokens.json"),
+            chat_template_jinja: Some(
+                self.names().map(|name| format!("{{{{ {name} }}}}|")).collect(),
+            ),
+            ..ModelFiles::default()
+        };
+        Prompter::new(Model::load(preprocess(&files).unwrap().bytes).unwrap(), 0)
+    }
+
+    /// Of special tokens.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let all = ["bos_token", "eos_token", "unk_token", "pad_token", "cls_token"];
+        all.into_iter().chain(self.special.keys().map(String::as_str))
+    }
+}
+
+#[test]
+fn classes_are_equal() {
+    let frozen = root().join("tests/fixtures/conformance/classes.jsonl");
+    let cases = std::env::var_os("WARMPATH_CLASSES").map_or(frozen, PathBuf::from);
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for line in std::fs::read_to_string(cases).unwrap().lines() {
+        let case: Class = serde_json::from_str(line).unwrap();
+        let place = format!("{} for {:?}", case.class, case.files);
+        let mut prompter = case.prompter();
+        for (text, ids) in &case.texts {
+            count += 1;
+            let body = serde_json::json!({"prompt": text}).to_string();
+            let request = Request::parse(Api::Completions, body.as_bytes()).unwrap();
+            let ours = prompter.tokens(&request, None, 0).unwrap().ids;
+            if ours != *ids {
+                wrong.push(format!("{place}: {text:?}: {ours:?}, not {ids:?}"));
+            }
+        }
+        let body = r#"{"messages":[{"role":"user","content":"x"}]}"#;
+        let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
+        let token = |name| case.special.get(name).cloned().unwrap_or_default() + "|";
+        let expected: String = case.names().map(token).collect();
+        let ours = prompter.tokens(&request, None, 0).unwrap().text.unwrap();
+        if ours != expected {
+            wrong.push(format!("{place}: special tokens {ours}, not {expected}"));
+        }
+    }
+    report("classes", &(count, wrong.clone()));
+    assert!(count > 250 && wrong.is_empty(), "{} of {count} differ", wrong.len());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The prepared form of a model's files: what the relay sends to the workers.
 //!
 //! Layout (integers are LEB128, strings and lists have their length in front):
-//! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat template, content format,
+//! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat templates, flags of these,
 //! special tokens by name, splits, flags, rule for spaces, ids before and after a text, added tokens,
 //! and the vocabulary's tables (see [`super::vocabulary`]), which are used where they lie.
 
@@ -12,7 +12,7 @@ use super::tokenizer::{Cuts, TokenizerDefinition};
 use super::vocabulary::Vocabulary;
 
 const MAGIC: &[u8; 8] = b"WARMPATH";
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// A prepared model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) struct TemplateDefinition {
     pub(super) source: Option<String>,
     /// The template for requests with tools, if it is another.
     pub(super) tools_source: Option<String>,
+    /// There is none for requests with tools.
+    pub(super) chat_only: bool,
     /// Content is passed as a list of parts, not as one string.
     pub(super) content_parts: bool,
     /// The same for the template for tools.
@@ -58,8 +60,9 @@ impl Definition {
             out.number(u64::from(source.is_some()));
             out.bytes(source.as_deref().unwrap_or_default().as_bytes());
         }
-        out.number(u64::from(self.template.content_parts));
-        out.number(u64::from(self.template.tools_content_parts));
+        let TemplateDefinition { content_parts, tools_content_parts, chat_only, .. } =
+            self.template;
+        out.flags(&[content_parts, tools_content_parts, chat_only]);
         out.number(self.template.special.len() as u64);
         for (name, value) in &self.template.special {
             out.bytes(name.as_bytes());
@@ -106,8 +109,10 @@ impl Definition {
             let text = input.text()?;
             *source = given.then_some(text);
         }
-        template.content_parts = input.number()? != 0;
-        template.tools_content_parts = input.number()? != 0;
+        let flags = input.number()?;
+        template.content_parts = flags & 1 != 0;
+        template.tools_content_parts = flags & 2 != 0;
+        template.chat_only = flags & 4 != 0;
         for _ in 0..input.count()? {
             let pair = (input.text()?, input.text()?);
             template.special.push(pair);
@@ -239,6 +244,7 @@ mod tests {
             template: TemplateDefinition {
                 source: Some("{{ messages }}".into()),
                 content_parts: true,
+                chat_only: true,
                 special: vec![("bos_token".into(), "<s>".into())],
                 ..TemplateDefinition::default()
             },

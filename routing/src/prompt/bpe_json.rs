@@ -46,6 +46,27 @@ impl ModelJson {
     }
 }
 
+impl ModelJson {
+    /// What a class of `transformers` makes of it that takes only vocabulary and merges. `characters`
+    /// as in [`read`].
+    pub(super) fn rebuild(&mut self, characters: bool) -> Result<(), ArtefactError> {
+        if characters && self.vocab.get("<0x0A>").is_none() {
+            // Spaces and whatever isn't ASCII is dropped there, and what is around it joined.
+            return refuse(
+                "rules of SentencePiece's kind, by its class, for a byte-level vocabulary (if the \
+                 engine goes by the file's rules, as it does for some models by their names, name \
+                 the tokenizer_class TokenizersBackend in this copy)",
+            );
+        }
+        self.dropout = None;
+        self.continuing_subword_prefix = None;
+        self.end_of_word_suffix = None;
+        self.byte_fallback = characters;
+        self.ignore_merges = false;
+        Ok(())
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum MergeJson {

@@ -12,17 +12,24 @@ mod bpe_json;
 mod cache_use;
 mod categories;
 #[cfg(feature = "preprocess")]
+mod chat_templates;
+#[cfg(feature = "preprocess")]
 mod content_format;
 mod digest;
 mod error;
 mod fields;
 #[cfg(feature = "preprocess")]
 mod hub_class;
+#[cfg(feature = "preprocess")]
+mod hub_config;
+#[cfg(feature = "preprocess")]
+mod hub_models;
 mod json;
 #[cfg(feature = "preprocess")]
 mod lay_out;
 mod lenient;
 mod loop_controls;
+mod markup;
 mod memo;
 mod message;
 mod messages;
@@ -38,6 +45,7 @@ mod render;
 mod request;
 mod requested;
 mod responses;
+mod rewrite;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
 mod script;

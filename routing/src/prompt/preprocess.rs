@@ -11,23 +11,25 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::artefact::{Artefact, Definition, TemplateDefinition};
+use super::chat_templates::{Chosen, choose, json};
 use super::content_format::takes_parts;
 use super::error::ArtefactError;
+use super::hub_class::HubClass;
+use super::hub_config::HubConfig;
 use super::safe_cuts::safe_cuts;
 use super::spaces::Prefix;
 use super::template::Template;
 use super::tokenizer::{Tokenizer, TokenizerDefinition};
-use super::tokenizer_json::{self, SPECIAL_TOKENS, special};
+use super::tokenizer_json;
 
 const HASH_CONTEXT: &str = "warmpath tokenizer v1";
 
 /// A tokenizer.json is at most this large, unpacked.
 const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
-/// Architectures whose chats engines render without a chat template (vLLM 0.32:
-/// vllm/config/model.py and, for gpt-oss, vllm/entrypoints/openai/responses/serving.py).
-const OWN_RENDERERS: [&str; 9] = [
-    "GptOssForCausalLM",
+/// Architectures whose chats engines render without a chat template (vLLM 0.32,
+/// vllm/config/model.py).
+const OWN_RENDERERS: [&str; 8] = [
     "DeepseekV32ForCausalLM",
     "DeepseekV4ForCausalLM",
     "DeepseekV4ForConditionalGeneration",
@@ -48,8 +50,22 @@ pub struct ModelFiles {
     /// config.json, if there is one; only `model_type`, `architectures` and
     /// `tokenizer_class` count.
     pub config_json: Option<Vec<u8>>,
+    /// special_tokens_map.json and added_tokens.json of older models, if there are such.
+    pub special_tokens_map_json: Option<Vec<u8>>,
+    /// See there.
+    pub added_tokens_json: Option<Vec<u8>>,
     /// chat_template.jinja, if there is one; it goes before the template in the configuration.
     pub chat_template_jinja: Option<String>,
+    /// The files of additional_chat_templates, by name without ".jinja".
+    pub additional_chat_templates: Vec<(String, String)>,
+    /// chat_template.json of older processors, if there is one.
+    pub chat_template_json: Option<Vec<u8>>,
+    /// processor_config.json, if there is one.
+    pub processor_config_json: Option<Vec<u8>>,
+    /// preprocessor_config.json or video_preprocessor_config.json, if there is one.
+    pub preprocessor_config_json: Option<Vec<u8>>,
+    /// The name of the model on the Hub, if the directory lies in a cache of it.
+    pub hub_name: Option<String>,
     /// The name of a tokenizer file of `mistral_common`, if there is one.
     pub mistral_common: Option<String>,
 }
@@ -80,21 +96,61 @@ impl ModelFiles {
                 }
             },
         };
-        let template = dir.join("chat_template.jinja");
-        let chat_template_jinja = match read(&template)? {
-            Some(bytes) => Some(
-                String::from_utf8(bytes).map_err(|_| unreadable(&template, "it is not UTF-8"))?,
-            ),
-            None => None,
+        let preprocessor = match read(&dir.join("preprocessor_config.json"))? {
+            None => read(&dir.join("video_preprocessor_config.json"))?,
+            some => some,
         };
         Ok(Self {
             tokenizer_json,
             tokenizer_config_json: read(&dir.join("tokenizer_config.json"))?,
             config_json: read(&dir.join("config.json"))?,
-            chat_template_jinja,
+            special_tokens_map_json: read(&dir.join("special_tokens_map.json"))?,
+            added_tokens_json: read(&dir.join("added_tokens.json"))?,
+            chat_template_jinja: read_text(&dir.join("chat_template.jinja"))?,
+            additional_chat_templates: additional(&dir.join("additional_chat_templates"))?,
+            chat_template_json: read(&dir.join("chat_template.json"))?,
+            processor_config_json: read(&dir.join("processor_config.json"))?,
+            preprocessor_config_json: preprocessor,
+            hub_name: hub_name(dir),
             mistral_common: mistral_common(dir)?,
         })
     }
+}
+
+/// The templates of a directory, in the order of their names.
+fn additional(dir: &Path) -> Result<Vec<(String, String)>, ArtefactError> {
+    let failed = |error: std::io::Error| unreadable(dir, &error.to_string());
+    let mut all = Vec::new();
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(all),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(name) = name.strip_suffix(".jinja")
+            && let Some(text) = read_text(&path)?
+        {
+            all.push((name.to_owned(), text));
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// The name in the path of a Hub cache: `…/models--ORG--NAME/snapshots/…`.
+fn hub_name(dir: &Path) -> Option<String> {
+    let path = fs::canonicalize(dir).ok()?;
+    let name = |part: std::path::Component<'_>| {
+        let name = part.as_os_str().to_str()?.strip_prefix("models--")?.replace("--", "/");
+        Some(name)
+    };
+    [path.as_path(), dir].iter().find_map(|path| path.components().find_map(name))
+}
+
+fn read_text(path: &Path) -> Result<Option<String>, ArtefactError> {
+    let text = |bytes| String::from_utf8(bytes).map_err(|_| unreadable(path, "it is not UTF-8"));
+    read(path)?.map(text).transpose()
 }
 
 /// The file for which vLLM leaves tokenizer.json and template aside and goes by `mistral_common`
@@ -132,12 +188,17 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     if let Some(file) = &files.mistral_common {
         return Err(ArtefactError::MistralCommon(file.clone()));
     }
-    let config = json("tokenizer_config.json", files.tokenizer_config_json.as_deref())?;
-    let model = json("config.json", files.config_json.as_deref())?;
-    let template = template(files, &config, &model)?;
-    let (mut tokenizer, mut bpe) =
-        tokenizer_json::definition(&files.tokenizer_json, &config, &model)?;
-    let hash = hash(files, &template, &tokenizer);
+    let hub = HubConfig::new(
+        json("tokenizer_config.json", files.tokenizer_config_json.as_deref())?,
+        json("config.json", files.config_json.as_deref())?,
+        json("special_tokens_map.json", files.special_tokens_map_json.as_deref())?,
+        json("added_tokens.json", files.added_tokens_json.as_deref())?,
+        files.hub_name.as_deref(),
+        memchr::memmem::find(&files.tokenizer_json, b"\"<0x0A>\"").is_none(),
+    )?;
+    let template = template(files, &hub)?;
+    let (mut tokenizer, mut bpe) = tokenizer_json::definition(&files.tokenizer_json, &hub)?;
+    let hash = hash(files, &template, &tokenizer, hub.class);
 
     // What only the finished tables can say.
     let refused = ArtefactError::Tokenizer;
@@ -150,20 +211,13 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write() })
 }
 
-fn json(file: &'static str, bytes: Option<&[u8]>) -> Result<Value, ArtefactError> {
-    match bytes {
-        Some(bytes) => serde_json::from_slice(bytes)
-            .map_err(|error| ArtefactError::Format { file, reason: error.to_string() }),
-        None => Ok(Value::Null),
-    }
-}
-
 /// Over everything that decides the ids: tokenizer.json, the template, special tokens, and what
 /// the other files change about the tokenizer.
 fn hash(
     files: &ModelFiles,
     template: &TemplateDefinition,
     tokenizer: &TokenizerDefinition,
+    class: HubClass,
 ) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(HASH_CONTEXT);
     let mut field = |bytes: &[u8]| {
@@ -187,51 +241,36 @@ fn hash(
         field(token.content.as_bytes());
         field(&[token.lstrip, token.rstrip, token.normalized].map(u8::from));
     }
+    if class.rules().is_some() {
+        field(tokenizer.splits.concat().as_bytes());
+        field(&[u8::from(tokenizer.nfc)]);
+    }
+    if template.chat_only {
+        field(b"chat only");
+    }
     *hasher.finalize().as_bytes()
 }
 
-fn template(
-    files: &ModelFiles,
-    config: &Value,
-    model: &Value,
-) -> Result<TemplateDefinition, ArtefactError> {
+/// Whether engines render the model's chats by code. What makes gpt-oss's is told by its type
+/// (vLLM 0.32, vllm/renderers/online_renderer.py, `use_harmony`).
+fn has_own_renderer(model: &Value) -> bool {
+    let text = |path| model.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    text("/model_type") == "gpt_oss" || OWN_RENDERERS.contains(&text("/architectures/0"))
+}
+
+fn template(files: &ModelFiles, hub: &HubConfig) -> Result<TemplateDefinition, ArtefactError> {
     let mut definition = TemplateDefinition::default();
-    let architecture = model.pointer("/architectures/0").and_then(Value::as_str);
-    // Without a template their chats are refused.
-    let own_renderer = architecture.is_some_and(|name| OWN_RENDERERS.contains(&name));
-    match (&files.chat_template_jinja, config.get("chat_template")) {
-        (Some(source), _) | (None, Some(Value::String(source))) => {
-            definition.source = Some(source.clone());
-        }
-        (None, Some(Value::Array(named))) => {
-            // Several templates by name: `tool_use`, if there is one, is for requests with tools.
-            for entry in named {
-                let name = entry.get("name").and_then(Value::as_str);
-                let source = entry.get("template").and_then(Value::as_str).map(str::to_owned);
-                match name {
-                    Some("default") => definition.source = source,
-                    Some("tool_use") => definition.tools_source = source,
-                    _ => {}
-                }
-            }
-        }
-        (None, None | Some(Value::Null)) => {}
-        (None, Some(_)) => {
-            return Err(ArtefactError::Format {
-                file: "tokenizer_config.json",
-                reason: "chat_template is neither a string nor a list".into(),
-            });
-        }
+    // Without a template the chats are refused.
+    if !has_own_renderer(&hub.model) {
+        let Chosen { chat, tools } = choose(files, &hub.config, &hub.model)?;
+        definition.chat_only = chat.is_some() && tools.is_none();
+        definition.tools_source = tools.filter(|tools| chat.as_ref() != Some(tools));
+        definition.source = chat;
     }
     definition.content_parts = definition.source.as_deref().is_some_and(takes_parts);
     definition.tools_content_parts = definition.tools_source.as_deref().is_some_and(takes_parts);
-    if own_renderer {
-        (definition.source, definition.tools_source) = (None, None);
-    }
-    for name in SPECIAL_TOKENS {
-        if let Some(value) = special(config, name) {
-            definition.special.push((name.to_owned(), value.to_owned()));
-        }
+    for (name, token) in hub.special() {
+        definition.special.push((name, token.content));
     }
     Ok(definition)
 }

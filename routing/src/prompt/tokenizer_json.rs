@@ -12,18 +12,19 @@ use super::added::AddedToken;
 use super::bpe::BpeDefinition;
 use super::bpe_json::{self, ModelJson};
 use super::error::ArtefactError;
-use super::hub_class::HubClass;
+use super::hub_class::Ends;
+use super::hub_config::{HubConfig, Token};
 use super::spaces::{Prefix, SIGN};
 use super::tokenizer::{TokenizerDefinition, nfc};
 
 /// What GPT-2 splits by when a file says no more than `ByteLevel`.
-const GPT2_SPLIT: &str =
+pub(super) const GPT2_SPLIT: &str =
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 #[derive(Deserialize)]
 struct TokenizerJson {
     #[serde(default)]
-    added_tokens: Vec<AddedTokenJson>,
+    added_tokens: Vec<Token>,
     #[serde(default)]
     normalizer: Value,
     #[serde(default)]
@@ -35,23 +36,6 @@ struct TokenizerJson {
     #[serde(default)]
     padding: Value,
     model: ModelJson,
-}
-
-#[allow(clippy::struct_excessive_bools)] // As in the file.
-#[derive(Clone, Deserialize)]
-struct AddedTokenJson {
-    #[serde(default)]
-    id: Option<u32>,
-    content: String,
-    #[serde(default)]
-    single_word: bool,
-    #[serde(default)]
-    lstrip: bool,
-    #[serde(default)]
-    rstrip: bool,
-    normalized: Option<bool>,
-    #[serde(default)]
-    special: bool,
 }
 
 pub(super) fn refuse<T>(what: impl Into<String>) -> Result<T, ArtefactError> {
@@ -84,13 +68,12 @@ impl Spaces {
     }
 }
 
-/// The tokenizer as an engine loads it, from tokenizer.json, tokenizer_config.json and config.json.
+/// The tokenizer as an engine loads it, from tokenizer.json and what the files beside it say.
 pub(super) fn definition(
     file: &[u8],
-    config: &Value,
-    model: &Value,
+    hub: &HubConfig,
 ) -> Result<(TokenizerDefinition, BpeDefinition), ArtefactError> {
-    let json: TokenizerJson = serde_json::from_slice(file).map_err(|error| {
+    let mut json: TokenizerJson = serde_json::from_slice(file).map_err(|error| {
         ArtefactError::Format { file: "tokenizer.json", reason: error.to_string() }
     })?;
     json.model.check_kind()?;
@@ -101,95 +84,104 @@ pub(super) fn definition(
     if !json.padding.is_null() {
         return refuse("padding");
     }
-    if flag(config, "split_special_tokens", false) {
+    if flag(&hub.config, "split_special_tokens", false) {
         return refuse("split_special_tokens");
     }
-    // The classes that have rules of their own are of SentencePiece's kind.
-    let class = if json.model.byte_fallback { HubClass::of(config, model) } else { HubClass::File };
-    match class {
-        HubClass::File => {
-            let mut spaces = Spaces::default();
-            normalizer(&json.normalizer, &mut definition, &mut spaces)?;
-            let byte_level = pre_tokenizer(&json.pre_tokenizer, &mut definition, &mut spaces)?;
-            definition.spaces = spaces.prefix()?;
-            if byte_level && definition.spaces.is_some() {
-                return refuse("ByteLevel with other rules for spaces");
-            }
-            if !byte_level && definition.spaces.is_none() {
-                return refuse("a BPE model that is neither byte-level nor SentencePiece's");
-            }
-            if !byte_level && !definition.splits.is_empty() {
-                return refuse("a pre-tokenizer that splits SentencePiece's text");
-            }
-        }
-        HubClass::Llama(prefix) => definition.spaces = Some(prefix),
-        HubClass::Gemma => definition.spaces = Some(Prefix::Never),
+    if flag(&hub.config, "fix_mistral_regex", false) && is_mended(&hub.model) {
+        return refuse("fix_mistral_regex");
     }
-    post_processor(&json.post_processor, &mut definition)?;
+    let rules = hub.class.rules();
+    if let Some(rules) = rules {
+        definition.nfc = rules.nfc;
+        definition.splits = rules.splits.iter().map(|split| (*split).to_owned()).collect();
+        definition.spaces = rules.spaces;
+        json.model.rebuild(rules.spaces.is_some())?;
+    } else {
+        let mut spaces = Spaces::default();
+        normalizer(&json.normalizer, &mut definition, &mut spaces)?;
+        let byte_level = pre_tokenizer(&json.pre_tokenizer, &mut definition, &mut spaces)?;
+        definition.spaces = spaces.prefix()?;
+        if byte_level && definition.spaces.is_some() {
+            return refuse("ByteLevel with other rules for spaces");
+        }
+        if !byte_level && definition.spaces.is_none() {
+            return refuse("a BPE model that is neither byte-level nor SentencePiece's");
+        }
+        if !byte_level && !definition.splits.is_empty() {
+            return refuse("a pre-tokenizer that splits SentencePiece's text");
+        }
+    }
+    let ends = rules.map_or(Ends::File, |rules| rules.ends);
+    if ends == Ends::File {
+        post_processor(&json.post_processor, &mut definition)?;
+    }
     let (bpe, ids) = bpe_json::read(json.model, definition.spaces.is_some())?;
-    add_tokens(&mut definition, json.added_tokens, &ids, config, class)?;
+    add_tokens(&mut definition, json.added_tokens, &ids, hub)?;
+    if ends == Ends::Bos {
+        let special = hub.special();
+        let bos = special.iter().find(|(name, _)| name == "bos_token");
+        let bos = bos.map(|(_, token)| token.content.as_str());
+        let id = bos.and_then(|bos| {
+            let added = definition.added.iter().find(|token| token.content == bos);
+            added.map(|token| token.id).or_else(|| ids.get(bos).copied())
+        });
+        definition.before.extend(id);
+    }
     Ok((definition, bpe))
 }
 
-/// The names under which tokenizer_config.json has special tokens.
-pub(super) const SPECIAL_TOKENS: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-
-/// The content of a special token of tokenizer_config.json.
-pub(super) fn special<'a>(config: &'a Value, name: &str) -> Option<&'a str> {
-    content(config.get(name)?)
-}
-
-fn content(value: &Value) -> Option<&str> {
-    value.as_str().or_else(|| value.get("content").and_then(Value::as_str))
-}
-
-fn special_of<'a>(config: &'a Value, name: &str, class: HubClass) -> Option<&'a str> {
-    match config.get(name) {
-        Some(value) => content(value),
-        None => class.own_tokens().iter().find(|(own, _)| *own == name).map(|(_, text)| *text),
+/// Whether `fix_mistral_regex` does something: for models of Mistral's written by transformers below
+/// 5, and what doesn't say by which (tokenization_utils_tokenizers.py, `_patch_mistral_regex`).
+fn is_mended(model: &Value) -> bool {
+    const MISTRAL: [&str; 5] = ["mistral", "mistral3", "voxtral", "ministral", "pixtral"];
+    let text = |name| model.get(name).and_then(Value::as_str);
+    let major = text("transformers_version").and_then(|version| version.split('.').next());
+    match major.and_then(|major| major.parse::<u32>().ok()) {
+        Some(5..) => false,
+        Some(_) => text("model_type").is_none_or(|name| MISTRAL.contains(&name)),
+        None => !model.is_null(),
     }
 }
 
-/// Adds the file's tokens, and those that only tokenizer_config.json has.
+/// Adds the file's tokens, and those that only the files beside it have. Ids go by the vocabulary,
+/// then by the order, whatever a file says (`tokenizers` 0.23, src/tokenizer/added_vocabulary.rs).
 fn add_tokens(
     definition: &mut TokenizerDefinition,
-    file: Vec<AddedTokenJson>,
+    file: Vec<Token>,
     ids: &HashMap<String, u32>,
-    config: &Value,
-    class: HubClass,
+    hub: &HubConfig,
 ) -> Result<(), ArtefactError> {
-    let mut listed = Vec::new();
-    if let Some(Value::Object(tokens)) = config.get("added_tokens_decoder") {
-        for (id, token) in tokens {
-            let token = AddedTokenJson::deserialize(token).map_err(|error| {
-                ArtefactError::Format { file: "tokenizer_config.json", reason: error.to_string() }
-            })?;
-            listed.push(AddedTokenJson { id: id.parse().ok(), ..token });
-        }
-        listed.sort_by_key(|token| token.id);
-    }
-    // A class that builds its own tokenizer takes the file's only if there is no other list.
-    let mut all = if class == HubClass::File || listed.is_empty() { file } else { Vec::new() };
-    let mut known: HashSet<String> = all.iter().map(|token| token.content.clone()).collect();
-    let named = SPECIAL_TOKENS.iter().filter_map(|name| special_of(config, name, class));
-    let further =
-        ["extra_special_tokens", "additional_special_tokens"].iter().flat_map(|name| match config
-            .get(name)
-        {
-            Some(Value::Array(values)) => values.iter().filter_map(content).collect(),
-            Some(Value::Object(values)) => values.values().filter_map(content).collect(),
-            _ => Vec::new(),
-        });
-    let special = named.chain(further).map(|text| AddedTokenJson {
-        id: None,
-        content: text.to_owned(),
-        single_word: false,
-        lstrip: false,
-        rstrip: false,
-        normalized: Some(false),
-        special: true,
+    let named = hub.special();
+    let of_class = hub.class.own_tokens();
+    let own = named.iter().filter(|(name, _)| {
+        !HubConfig::is_standard(name) && of_class.iter().all(|(own, _)| own != name)
     });
+    let own: Vec<_> = own.map(|(_, token)| token.content.clone()).collect();
+    let special = named.into_iter().map(|(_, token)| token).chain(hub.further());
+    let (mut all, listed) = if hub.class.rules().is_none() {
+        let mut listed = hub.listed.clone().unwrap_or_else(|| hub.older.clone());
+        listed.sort_by_key(|token| token.id);
+        (file, listed)
+    } else {
+        // A class that builds its own tokenizer takes the file's only if there is no other list.
+        let listed = hub.listed.clone().unwrap_or_else(|| {
+            let mut listed = file.clone();
+            let taken: HashSet<_> = listed.iter().map(|token| token.id).collect();
+            let free = |token: &&Token| !taken.contains(&token.id);
+            listed.extend(hub.older.iter().filter(free).cloned());
+            listed.sort_by_key(|token| token.id);
+            listed
+        });
+        (Vec::new(), listed)
+    };
+    let mut known: HashSet<String> = all.iter().map(|token| token.content.clone()).collect();
+    known.extend(listed.iter().map(|token| token.content.clone()));
+    let new = |text: &&String| !known.contains(*text) && !ids.contains_key(*text);
+    if own.iter().filter(new).collect::<HashSet<_>>().len() > 1 {
+        // Their ids go by their order in a file, which isn't kept here.
+        return refuse("several special tokens that no list of added tokens has");
+    }
+    known = all.iter().map(|token| token.content.clone()).collect();
     for token in listed.into_iter().chain(special) {
         if known.insert(token.content.clone()) {
             all.push(token);
@@ -203,9 +195,9 @@ fn add_tokens(
         if token.single_word {
             return refuse(format!("the added token {:?} as a single word", token.content));
         }
-        let id = ids.get(&token.content).copied().or(token.id).unwrap_or(next);
+        let id = ids.get(&token.content).copied().unwrap_or(next);
         next = next.max(id + 1);
-        let normalized = token.normalized.unwrap_or(!token.special);
+        let normalized = token.is_normalized();
         let content =
             if normalized { normalized_token(definition, token.content)? } else { token.content };
         let (lstrip, rstrip) = (token.lstrip, token.rstrip);
