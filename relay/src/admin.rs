@@ -17,6 +17,7 @@ use tracing::warn;
 use warmpath_routing::fingerprint::Key;
 
 use crate::discovery::Sightings;
+use crate::index::GroupSummary;
 use crate::message::{Message, Sender};
 use crate::state::{Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary};
 
@@ -206,7 +207,18 @@ fn render(summary: &Summary) -> String {
             let _ = writeln!(text, "{name}{{{labels},tier=\"{}\"}} {count}", tier.tier);
         }
     }
+    let name = "warmpath_relay_replica_group_block_tokens";
+    let help = "Tokens of one block of a KV cache group; counted: hits are told with it.";
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    for replica in &summary.replicas {
+        let labels = labels(replica);
+        for GroupSummary { group, what, block_tokens, counted } in &replica.groups {
+            let of = format!("group=\"{group}\",what=\"{what}\",counted=\"{counted}\"");
+            let _ = writeln!(text, "{name}{{{labels},{of}}} {block_tokens}");
+        }
+    }
     let list = metrics![
+        gauge "ends" "Blocks at which hits may end, of an engine of several KV cache groups." |r| r.ends.as_ref().map_or(0, |ends| ends.announced) as f64;
         gauge "up" "Whether the replica may be sent requests." |r| f64::from(u8::from(r.state == "READY" || r.state == "SUSPECT"));
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));

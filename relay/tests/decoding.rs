@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use warmpath_relay::events::{Batch, DecodeError, Event, ExtraKeys, Medium, decode};
+use warmpath_relay::events::{Batch, DecodeError, Event, ExtraKeys, Kind, Medium, decode};
 use warmpath_relay::index::{Changes, Duplicates, Limits, ModelScope, View};
 
 use common::{Frame, captures, frames, lines, meaning, prefix_keys};
@@ -159,6 +159,74 @@ fn forms_that_no_capture_has() {
     assert_eq!(one(map).tokens.len(), 4);
     let unknown = array(vec!["BlockMoved".into(), tokens()]);
     assert_eq!(decode(&batch(unknown)).unwrap().events, [Event::Unknown]);
+}
+
+fn map(fields: &[(&str, rmpv::Value)]) -> rmpv::Value {
+    let fields = fields.iter().map(|(name, value)| ((*name).into(), value.clone()));
+    rmpv::Value::Map(fields.collect())
+}
+
+/// vLLM 0.32.0, `v1/core/block_pool.py`, `cache_full_blocks` with a mask: fewer hashes than the tokens
+/// fill blocks, or none.
+#[test]
+fn sparse_stores_of_a_group_are_usable_and_told_as_such() {
+    let stored = |kind: &str, hashes: u64, window: Option<i64>| {
+        let mut fields = vec![
+            ("type", "BlockStored".into()),
+            ("block_hashes", array((0..hashes).map(Into::into).collect())),
+            ("parent_block_hash", rmpv::Value::Nil),
+            ("token_ids", array((0..16).map(Into::into).collect())),
+            ("block_size", 4.into()),
+            ("extra_keys", array((0..hashes).map(|_| rmpv::Value::Nil).collect())),
+            ("group_idx", 1.into()),
+            ("kv_cache_spec_kind", kind.into()),
+        ];
+        fields.extend(window.map(|window| ("kv_cache_spec_sliding_window", window.into())));
+        decode(&batch(map(&fields))).unwrap().events.remove(0)
+    };
+    for (hashes, sparse) in [(0, true), (2, true), (4, false)] {
+        let Event::Stored(event) = stored("sliding_window", hashes, Some(128)) else { panic!() };
+        assert_eq!((event.sparse, event.hashes.len() as u64), (sparse, hashes));
+        assert_eq!((event.kind, event.window), (Kind::Window, Some(128)));
+    }
+    let Event::Stored(event) = stored("mamba", 1, None) else { panic!() };
+    assert_eq!((event.sparse, event.kind, event.window), (true, Kind::State, None));
+    // Full attention keeps all, and nobody has more hashes than tokens.
+    assert_eq!(stored("full_attention", 2, None), Event::Unusable("token_count"));
+    assert_eq!(stored("sliding_window", 5, Some(8)), Event::Unusable("token_count"));
+}
+
+/// vLLM 0.32.0, `distributed/kv_transfer/kv_connector/v1/offloading/events.py`.
+#[test]
+fn media_of_offloading_are_told_with_their_locality() {
+    let medium = |medium: &str, locality: Option<&str>| {
+        let mut fields = vec![
+            ("type", "BlockStored".into()),
+            ("block_hashes", array(vec![7.into()])),
+            ("token_ids", array(vec![])),
+            // A placeholder names a block and nothing else.
+            ("block_size", 0.into()),
+            ("medium", medium.into()),
+        ];
+        fields.extend(locality.map(|locality| ("locality", locality.into())));
+        match decode(&batch(map(&fields))).unwrap().events.remove(0) {
+            Event::Stored(stored) => stored.medium,
+            other => panic!("{other:?}"),
+        }
+    };
+    for (name, locality, expected) in [
+        ("CPU", None, Medium::Cpu),
+        ("CPU", Some("LOCAL"), Medium::Cpu),
+        ("CPU", Some("REMOTE"), Medium::Other),
+        ("STORAGE", Some("LOCAL"), Medium::Disk),
+        ("STORAGE", Some("REMOTE"), Medium::Other),
+        ("STORAGE", None, Medium::Other),
+        ("DISK", None, Medium::Disk),
+        ("GPU", Some("REMOTE"), Medium::Gpu),
+        ("cpu", Some("LOCAL"), Medium::Other),
+    ] {
+        assert_eq!(medium(name, locality), expected, "{name} {locality:?}");
+    }
 }
 
 #[test]

@@ -4,9 +4,12 @@ use std::io::{self, Write};
 
 use serde_json::json;
 use warmpath_relay::events::{Batch, Event, Removed, Stored, decode};
-use warmpath_relay::index::{Changes, Duplicates, Limits, ModelScope, View};
+use warmpath_relay::index::{Changes, Duplicates, GroupSummary, Limits, ModelScope, View};
 
 use super::source::Frame;
+
+/// The slot of where hits may end.
+const ENDS: u32 = 100;
 
 /// Keys printed of one event, in text.
 const SHOWN: usize = 4;
@@ -128,6 +131,9 @@ impl Tap {
     ) -> io::Result<()> {
         self.counts.events += 1;
         let before = self.view.len();
+        if self.view.lacks_ends(event) {
+            self.view.open_ends(ENDS, &mut self.changes);
+        }
         if let Some(medium) = self.view.unopened(event) {
             let slot = 1 + self.view.tiers().count() as u32;
             self.view.open(medium, slot, &mut self.changes);
@@ -203,6 +209,8 @@ impl Tap {
                     .map(|(tier, _, n)| (tier.name(), n))
                     .collect::<std::collections::BTreeMap<_, _>>(),
                 "block_tokens": self.view.block_tokens(),
+                "groups": self.view.groups(),
+                "ends": self.view.ends().map(|_| self.view.end_keys().count()),
                 "events": seen,
             }});
             return writeln!(out, "{value}");
@@ -222,6 +230,18 @@ impl Tap {
             self.view.known_blocks(),
             self.view.waiting_tokens()
         )?;
+        for group in self.view.groups() {
+            let GroupSummary { group, what, block_tokens, counted } = group;
+            let counted = if counted { "" } else { "; not counted" };
+            writeln!(
+                out,
+                "       group {group}: {what}, blocks of {block_tokens} tokens{counted}"
+            )?;
+        }
+        if self.view.ends().is_some() {
+            let ends = self.view.end_keys().count();
+            writeln!(out, "       hits may end at {ends} of them, by what all groups hold")?;
+        }
         for (tier, _, prefixes) in self.view.tiers() {
             let tier = tier.name();
             writeln!(out, "       {prefixes} prefixes held by {tier} or a faster tier")?;
@@ -245,7 +265,10 @@ impl Tap {
                 "blocks dropped: they waited too long for the block before them",
             ),
             (seen.evicted, "blocks dropped: the index was full"),
-            (seen.other_group, "events dropped: a KV cache group that prefix hits don't depend on"),
+            (
+                seen.other_group,
+                "events dropped: a KV cache group of which it isn't known what hits need",
+            ),
             (seen.other_medium, "events dropped: a tier that isn't the replica's own"),
             (seen.events_unknown, "events dropped: of an unknown kind"),
             (seen.events_unusable, "events dropped: they contradict themselves"),
@@ -261,7 +284,8 @@ impl Tap {
 fn told(event: &Event) -> String {
     match event {
         Event::Stored(stored) => {
-            let Stored { hashes, tokens, block_size, medium, .. } = stored;
+            let Stored { hashes, tokens, block_size, medium, group, .. } = stored;
+            let group = group.map(|group| format!(", group {group}")).unwrap_or_default();
             let from = match stored.parent {
                 Some(parent) => format!("after {parent}"),
                 None if tokens.is_empty() => "named only".to_owned(),
@@ -269,15 +293,16 @@ fn told(event: &Event) -> String {
             };
             let adapter = stored.lora_name.as_deref().map(|name| format!(", adapter {name}"));
             format!(
-                "stored {} blocks of {block_size} ({} tokens, {}{}) {from}",
+                "stored {} blocks of {block_size} ({} tokens, {}{group}{}) {from}",
                 hashes.len(),
                 tokens.len(),
                 medium.name(),
                 adapter.unwrap_or_default()
             )
         }
-        Event::Removed(Removed { hashes, medium, .. }) => {
-            format!("removed {} blocks ({})", hashes.len(), medium.name())
+        Event::Removed(Removed { hashes, medium, group }) => {
+            let group = group.map(|group| format!(", group {group}")).unwrap_or_default();
+            format!("removed {} blocks ({}{group})", hashes.len(), medium.name())
         }
         Event::Cleared => "cleared all".to_owned(),
         Event::Unknown => "an event of a kind that isn't known".to_owned(),

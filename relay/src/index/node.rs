@@ -227,6 +227,15 @@ impl Node {
         self.doubtful = self.doubtful.saturating_add(1);
     }
 
+    /// One that was in doubt is a copy.
+    pub(super) fn believe(&mut self) {
+        if self.doubtful > 0 {
+            self.doubtful -= 1;
+            let gpu = self.copies(Medium::Gpu);
+            *gpu = gpu.saturating_add(1);
+        }
+    }
+
     /// One more copy. Where none is sure, those in doubt were reports: the engine would have used
     /// them in place of computing the block anew.
     pub(super) fn add(&mut self, medium: Medium) {

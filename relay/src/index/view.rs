@@ -54,6 +54,8 @@ pub struct View {
     /// Group and tokens of the last store, if it began at a prompt's start, and how it was taken: the
     /// same in all groups.
     begun: Option<(Option<u32>, u64, Take)>,
+    /// The blocks of it that were taken for reports in the main group.
+    doubted: Vec<Id>,
     pub(super) block_tokens: u32,
     pub(super) seen: Seen,
 }
@@ -75,6 +77,7 @@ impl View {
             waiting_sweep: MIN_SWEEP,
             groups: Groups::default(),
             begun: None,
+            doubted: Vec::new(),
             block_tokens: 0,
             seen: Seen::default(),
         }
@@ -414,15 +417,36 @@ impl View {
                 (sum.rotate_left(5) ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
             // The groups' stores of one prompt follow each other, in order.
-            let take = match self.begun {
-                Some((group, begun, take)) if begun == tokens && group < event.group => take,
-                _ => self.take_alone(event, from_start),
+            let same = |(group, begun, _): &(Option<u32>, u64, Take)| {
+                *begun == tokens && *group < event.group
+            };
+            let take = match self.begun.filter(same) {
+                Some((_, _, Take::Doubt)) if event.sparse => {
+                    // A report leaves nothing out: the main group's store was none, either.
+                    self.believe();
+                    Take::Copy
+                }
+                Some((_, _, take)) => take,
+                None => {
+                    self.doubted.clear();
+                    self.take_alone(event, from_start)
+                }
             };
             self.begun = Some((event.group, tokens, take));
             return take;
         }
         self.begun = None;
+        self.doubted.clear();
         self.take_alone(event, from_start)
+    }
+
+    /// What the last store from a prompt's start was taken for a report of were copies.
+    fn believe(&mut self) {
+        for id in std::mem::take(&mut self.doubted) {
+            if let Some(node) = self.nodes.get_mut(id) {
+                node.believe();
+            }
+        }
     }
 
     fn take_alone(&self, event: &Stored, from_start: bool) -> Take {
@@ -456,6 +480,9 @@ impl View {
             Take::Doubt => {
                 self.seen.stores_repeated += 1;
                 node.doubt();
+                if self.groups.hybrid() {
+                    self.doubted.push(id);
+                }
             }
             Take::Once | Take::Copy => node.add(medium),
         }

@@ -12,7 +12,7 @@ use warmpath_proto::v1::{down::Body, replica::State as ReplicaState, tier};
 
 use super::streams::{QUEUE, QUEUE_BYTES};
 use super::*;
-use crate::events::{EngineHash, Medium, Removed, Stored};
+use crate::events::{EngineHash, Kind, Medium, Removed, Stored};
 use crate::gauges::Load;
 use crate::index::{Duplicates, Limits, ModelScope, View};
 
@@ -371,6 +371,50 @@ fn tiers(state: &State, replica: usize) -> Vec<(u32, tier::Medium)> {
 async fn held(state: &mut State) -> BTreeMap<u32, usize> {
     let blocks = subscribe(state).await.unwrap().blocks;
     blocks.into_iter().map(|(slot, keys)| (slot, keys.len())).filter(|(_, n)| *n > 0).collect()
+}
+
+/// Two blocks of a group, the second one alone for groups that are sparse.
+fn store_in(state: &mut State, group: u32, kind: Kind) {
+    let sparse = kind != Kind::Full;
+    let hashes = if sparse { vec![2] } else { vec![1, 2] };
+    let stored = Stored {
+        hashes: hashes.into_iter().map(EngineHash::from_int).collect(),
+        tokens: vec![1; 32],
+        block_size: 16,
+        sparse,
+        group: Some(group),
+        kind,
+        window: sparse.then_some(16),
+        ..Stored::default()
+    };
+    tell(state, 0, Event::Stored(stored));
+}
+
+#[tokio::test]
+async fn where_hits_end_has_a_slot_from_the_first_further_group_until_the_view_is_cleared() {
+    let mut state = state(2);
+    state.settle();
+    let mut stream = subscribe(&mut state).await.unwrap();
+    let ends = |state: &State| state.table().replicas[0].ends.map(|ends| ends.slot);
+    store(&mut state, 1, 7);
+    assert_eq!(ends(&state), None);
+    store_in(&mut state, 0, Kind::Window);
+    store_in(&mut state, 1, Kind::Full);
+    assert_eq!((ends(&state), state.table().replicas[1].ends), (Some(2), None));
+    state.flush();
+    let delta = stream.deltas.next().await.unwrap();
+    assert!(matches!(delta.bodies.first(), Some(Body::Replicas(_))), "the table comes first");
+    assert_eq!(held(&mut state).await, BTreeMap::from([(0, 2), (1, 1), (2, 1)]));
+    let summary = &state.summary().replicas[0];
+    let words: Vec<_> = summary.groups.iter().map(|group| group.what.as_str()).collect();
+    assert_eq!(words, ["sliding window of 16 tokens", "full attention"]);
+    assert_eq!(summary.ends.as_ref().map(|ends| ends.announced), Some(1));
+    state.restart_slots();
+    assert_eq!(ends(&state), Some(1));
+    assert_eq!(held(&mut state).await, BTreeMap::from([(0, 2), (1, 1), (2, 1)]));
+    state.take(Message::Clear { replica: 0, why: Doubt::Gap });
+    assert_eq!(ends(&state), None);
+    assert_eq!(held(&mut state).await.len(), 1);
 }
 
 #[tokio::test]

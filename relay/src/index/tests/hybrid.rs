@@ -327,6 +327,34 @@ fn a_report_of_what_was_hit_is_no_copy() {
 }
 
 #[test]
+fn a_prompt_that_fills_its_last_block_is_computed_anew_and_no_report() {
+    // It may not hit all of itself: where no shorter hit is, its full attention is a second copy.
+    // That of group 0 is heard of first; only the window tells.
+    let mut bench = Bench::new(Duplicates::Count);
+    let path = [0; 4];
+    let of = |kind, group, blocks: &[usize]| Stored {
+        hashes: blocks.iter().map(|&n| h(hash(&path[..n]))).collect(),
+        tokens: tokens(&path),
+        block_size: SIZE,
+        sparse: blocks.len() < path.len(),
+        group: Some(group),
+        kind,
+        window: (kind == Kind::Window).then_some(33),
+        ..Stored::default()
+    };
+    bench.store(of(Kind::Full, 0, &[1, 2, 3, 4]));
+    bench.store(of(Kind::Window, 1, &[3, 4]));
+    assert_eq!(said(&bench, &path), 4);
+    bench.store(of(Kind::Full, 0, &[1, 2, 3, 4]));
+    bench.store(of(Kind::Window, 1, &[2, 3]));
+    let gone = Removed { hashes: vec![h(hash(&path[..1]))], group: Some(0), ..Removed::default() };
+    bench.apply(&Event::Removed(gone.clone()));
+    assert_eq!(said(&bench, &path), 4);
+    bench.apply(&Event::Removed(gone));
+    assert_eq!(said(&bench, &path), 0);
+}
+
+#[test]
 fn groups_whose_needs_are_not_known_change_nothing() {
     let mut bench = Bench::new(Duplicates::Count);
     let of = |group, kind| Stored { group: Some(group), kind, ..stored(&[1, 2], None, 0..64, 32) };
