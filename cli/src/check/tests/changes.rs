@@ -74,7 +74,15 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
     ("strip", &[("- remove: x-gateway-destination-endpoint\n", "- remove: x-other\n")]),
     ("strip", &[("- remove: x-data-parallel-rank\n", "- remove: x-other\n")]),
     ("strip", &[("- remove: x-warmpath-explain\n", "- remove: x-other\n")]),
-    ("retry-buffer", &[("per_connection_buffer_limit_bytes: 67108864\n", "bind_to_port: true\n")]),
+    // Envoy's own default holds less than what the filter waits for.
+    ("buffer-limit", &[("per_connection_buffer_limit_bytes: 67108864\n", "bind_to_port: true\n")]),
+    (
+        "retry-buffer",
+        &[
+            ("per_connection_buffer_limit_bytes: 67108864\n", "bind_to_port: true\n"),
+            ("\"explain\": true,", "\"explain\": true, \"max_body_bytes\": 1048576,"),
+        ],
+    ),
     ("buffer-limit", &[("limit_bytes: 67108864", "limit_bytes: 32768")]),
     ("idle-timeout", &[("stream_idle_timeout: 900s", "generate_request_id: true")]),
     ("idle-timeout", &[("stream_idle_timeout: 900s", "stream_idle_timeout: 10s")]),
@@ -169,7 +177,7 @@ const CHANGES: &[(&str, &[(&str, &str)])] = &[
         "",
         &[(
             "                  - name: warmpath\n",
-            "                  - name: b\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1048576 }\n                  - name: warmpath\n",
+            "                  - name: b\n                    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 8388608 }\n                  - name: warmpath\n",
         )],
     ),
     (
