@@ -11,9 +11,11 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::artefact::{Artefact, Definition, TemplateDefinition};
-use super::content_format::takes_parts;
+use super::content_format::{sglang_takes_parts, takes_parts};
+use super::dialect::{ContentFormat, Dialect, Engine, Serving};
 use super::error::ArtefactError;
 use super::safe_cuts::safe_cuts;
+use super::sglang::has_own_renderer as sglang_has_own_renderer;
 use super::spaces::Prefix;
 use super::template::Template;
 use super::tokenizer::{Tokenizer, TokenizerDefinition};
@@ -123,20 +125,34 @@ fn unreadable(path: &Path, reason: &str) -> ArtefactError {
     ArtefactError::File { path: path.display().to_string(), reason: reason.to_owned() }
 }
 
+/// Prepares a model for the workers, as vLLM without options serves it.
+///
+/// # Errors
+/// As [`preprocess_for`].
+pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
+    preprocess_for(files, &Serving::default())
+}
+
 /// Prepares a model for the workers.
 ///
 /// # Errors
 /// [`ArtefactError::Format`] for files that are not understood, [`ArtefactError::Tokenizer`] and
 /// [`ArtefactError::Template`] for features that are not supported, by name.
-pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
+pub fn preprocess_for(files: &ModelFiles, serving: &Serving) -> Result<Artefact, ArtefactError> {
     if let Some(file) = &files.mistral_common {
         return Err(ArtefactError::MistralCommon(file.clone()));
     }
     let config = json("tokenizer_config.json", files.tokenizer_config_json.as_deref())?;
     let model = json("config.json", files.config_json.as_deref())?;
-    let template = template(files, &config, &model)?;
+    let mut template = template(files, serving, &config, &model)?;
     let (mut tokenizer, mut bpe) =
         tokenizer_json::definition(&files.tokenizer_json, &config, &model)?;
+    let is_marked = !tokenizer.before.is_empty() || !tokenizer.after.is_empty();
+    if serving.engine == Engine::Sglang && is_marked && takes_media(&model) {
+        // Prompts are written out again and read as texts (SGLang 0.5.23, serving_chat.py,
+        // `_can_reuse_text_only_prompt_ids`), which need not come to the same.
+        template.source = None;
+    }
     let hash = hash(files, &template, &tokenizer);
 
     // What only the finished tables can say.
@@ -146,7 +162,8 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     tokenizer.cuts = safe_cuts(&built, &tokenizer.added);
     Template::compile(&template)?;
     let vocabulary = bpe.lay_out().map_err(refused)?;
-    let definition = Definition { hash, template, tokenizer, vocabulary };
+    let dialect = Dialect::from(serving);
+    let definition = Definition { hash, template, dialect, tokenizer, vocabulary };
     Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write() })
 }
 
@@ -192,16 +209,67 @@ fn hash(
 
 fn template(
     files: &ModelFiles,
+    serving: &Serving,
     config: &Value,
     model: &Value,
 ) -> Result<TemplateDefinition, ArtefactError> {
     let mut definition = TemplateDefinition::default();
     let architecture = model.pointer("/architectures/0").and_then(Value::as_str);
     // Without a template their chats are refused.
-    let own_renderer = architecture.is_some_and(|name| OWN_RENDERERS.contains(&name));
-    match (&files.chat_template_jinja, config.get("chat_template")) {
+    let own_renderer = match serving.engine {
+        Engine::Vllm | Engine::Vllm023 => {
+            architecture.is_some_and(|name| OWN_RENDERERS.contains(&name))
+        }
+        Engine::Sglang => sglang_has_own_renderer(architecture, model),
+    };
+    let own = (&files.chat_template_jinja, config.get("chat_template"));
+    match (&serving.chat_template, own) {
+        // As it reads the file (SGLang 0.5.23, parser/template_manager.py, `_load_jinja_template`).
+        (Some(source), _) if serving.engine == Engine::Sglang => {
+            definition.source = Some(source.trim_matches('\n').replace("\\n", "\n"));
+        }
+        (Some(source), _) => definition.source = Some(source.clone()),
+        (None, own) => own_template(serving.engine, own, &mut definition)?,
+    }
+    let takes_parts = |source: &Option<String>| match (serving.content_format, serving.engine) {
+        (ContentFormat::String, _) => false,
+        (ContentFormat::OpenAi, _) => true,
+        (ContentFormat::Auto, Engine::Sglang) => source.as_deref().is_some_and(sglang_takes_parts),
+        (ContentFormat::Auto, _) => source.as_deref().is_some_and(takes_parts),
+    };
+    definition.content_parts = takes_parts(&definition.source);
+    definition.tools_content_parts = takes_parts(&definition.tools_source);
+    if own_renderer {
+        (definition.source, definition.tools_source) = (None, None);
+    }
+    for name in SPECIAL_TOKENS {
+        if let Some(value) = special(config, name) {
+            definition.special.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    Ok(definition)
+}
+
+/// Whether a model takes images, audio or video, by its config.json.
+fn takes_media(model: &Value) -> bool {
+    let keys = ["vision_config", "audio_config", "video_config", "thinker_config"];
+    keys.iter().any(|key| model.get(key).is_some_and(Value::is_object))
+}
+
+/// The model's own template: that of its file, else that of tokenizer_config.json.
+fn own_template(
+    engine: Engine,
+    own: (&Option<String>, Option<&Value>),
+    definition: &mut TemplateDefinition,
+) -> Result<(), ArtefactError> {
+    match own {
         (Some(source), _) | (None, Some(Value::String(source))) => {
             definition.source = Some(source.clone());
+        }
+        // Whatever its name is (SGLang 0.5.23, parser/template_manager.py, `_select_named_template`).
+        (None, Some(Value::Array(named))) if engine == Engine::Sglang => {
+            let first = named.first().and_then(|entry| entry.get("template"));
+            definition.source = first.and_then(Value::as_str).map(str::to_owned);
         }
         (None, Some(Value::Array(named))) => {
             // Several templates by name: `tool_use`, if there is one, is for requests with tools.
@@ -223,15 +291,5 @@ fn template(
             });
         }
     }
-    definition.content_parts = definition.source.as_deref().is_some_and(takes_parts);
-    definition.tools_content_parts = definition.tools_source.as_deref().is_some_and(takes_parts);
-    if own_renderer {
-        (definition.source, definition.tools_source) = (None, None);
-    }
-    for name in SPECIAL_TOKENS {
-        if let Some(value) = special(config, name) {
-            definition.special.push((name.to_owned(), value.to_owned()));
-        }
-    }
-    Ok(definition)
+    Ok(())
 }
