@@ -38,7 +38,7 @@ impl Clock {
     }
 
     /// The seconds since 1970 at which UTC's clocks show what this one shows at `unix`.
-    pub(super) fn local(&self, unix: i64) -> i64 {
+    pub fn local(&self, unix: i64) -> i64 {
         let past = |offset: &Offset| i64::try_from(offset.from_unix).is_ok_and(|from| from <= unix);
         let after = self.0.partition_point(past);
         let here = self.0.get(after.saturating_sub(1));
