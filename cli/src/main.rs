@@ -11,6 +11,7 @@ mod http;
 mod output;
 mod prompt;
 mod relay;
+mod serving;
 mod simulate;
 mod status;
 

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::output;
+use crate::serving::Options;
 use anyhow::Context;
 use clap::ValueEnum;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
 use warmpath_routing::prompt::{
-    Api, End, Model, ModelFiles, Prompter, Request, Tokens, preprocess,
+    Api, End, Engine, Model, ModelFiles, Prompter, Request, Tokens, preprocess_for,
 };
 
 #[derive(clap::Args)]
@@ -19,6 +20,14 @@ pub(crate) struct Args {
     /// Model directory with tokenizer.json (or tokenizer.json.gz) and tokenizer_config.json
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
+    /// The engine that serves it: vllm or sglang
+    #[arg(long, value_name = "ENGINE", default_value = "vllm")]
+    engine: String,
+    /// Its version [default: the one that is known best]
+    #[arg(long, value_name = "V")]
+    engine_version: Option<String>,
+    #[command(flatten)]
+    options: Options,
     /// The API that the request is for [default: by the body's shape]
     #[arg(long, value_enum)]
     api: Option<ApiName>,
@@ -83,6 +92,7 @@ struct Report {
     api: Api,
     model: String,
     salted: bool,
+    engine: Engine,
     tokenizer_hash: [u8; 32],
     root: Fingerprint,
     tokens: Tokens,
@@ -101,7 +111,10 @@ impl Report {
         let request = Request::parse(api, body).with_context(in_request)?;
         let in_model = || format!("in the model directory {}", args.model.display());
         let files = ModelFiles::read_dir(&args.model).with_context(in_model)?;
-        let artefact = preprocess(&files).with_context(in_model)?;
+        let engine = Engine::of(&args.engine, args.engine_version.as_deref())
+            .with_context(|| format!("{} {:?}", args.engine, args.engine_version))?;
+        let serving = args.options.serving(engine)?;
+        let artefact = preprocess_for(&files, &serving).with_context(in_model)?;
         let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
         let now = match args.now {
             Some(now) => now,
@@ -114,14 +127,15 @@ impl Report {
             model_version: &args.model_version,
             tokenizer_hash: &artefact.tokenizer_hash,
             adapter: &args.adapter,
-            salt: request.cache_salt(),
+            salt: prompter.model().cache_salt(&request),
         };
         let mut names = Vec::new();
         Chain::new(&scope).push(&tokens.ids, |name| names.push(name));
         Ok(Self {
             api,
             model: request.model().to_owned(),
-            salted: !request.cache_salt().is_empty(),
+            salted: !prompter.model().cache_salt(&request).is_empty(),
+            engine,
             tokenizer_hash: artefact.tokenizer_hash,
             root: scope.root(),
             tokens,
@@ -144,6 +158,7 @@ impl Report {
         let value = serde_json::json!({
             "api": api_name(self.api),
             "model": self.model,
+            "engine": self.engine.to_string(),
             "prompts": self.prompts,
             "salted": self.salted,
             "tokenizer_hash": Fingerprint(self.tokenizer_hash).to_string(),
@@ -165,6 +180,7 @@ impl Report {
         let _ = writeln!(out, "api        {}", api_name(self.api));
         let _ =
             writeln!(out, "model      {}", if self.model.is_empty() { "-" } else { &self.model });
+        let _ = writeln!(out, "engine     {}", self.engine);
         let _ = writeln!(out, "tokenizer  {}", Fingerprint(self.tokenizer_hash));
         let salted = if self.salted { " (with the request's cache_salt)" } else { "" };
         let _ = writeln!(out, "root       {}{salted}", self.root);
@@ -220,6 +236,9 @@ mod tests {
     fn args(prefix_tokens: Option<usize>) -> Args {
         Args {
             model: demo(),
+            engine: "vllm".into(),
+            engine_version: None,
+            options: Options::default(),
             api: None,
             prefix_tokens,
             model_version: "v1".into(),
@@ -248,6 +267,30 @@ mod tests {
         assert_eq!(json["tokens"], 20);
         assert_eq!(json["fingerprints"].as_array().unwrap().len(), 1);
         assert_eq!(json["end"], "limit");
+    }
+
+    #[test]
+    fn the_prompt_is_that_of_the_engine_as_it_was_started() {
+        let body = br#"{"model":"demo","tool_choice":"none","tools":[{"type":"function",
+            "function":{"name":"now"}}],"messages":[{"role":"user",
+            "content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}"#;
+        let text = |change: &dyn Fn(&mut Args)| {
+            let mut args = args(None);
+            change(&mut args);
+            Report::new(&args, body).map(|report| report.text())
+        };
+        let vllm = text(&|_| {}).unwrap();
+        assert!(vllm.contains("a\nb") && vllm.contains("now"), "{vllm}");
+        let without =
+            text(&|args| args.options.exclude_tools_when_tool_choice_none = true).unwrap();
+        assert!(!without.contains("now"), "{without}");
+        let sglang = text(&|args| args.engine = "sglang".into()).unwrap();
+        assert!(sglang.contains("a b") && !sglang.contains("now"), "{sglang}");
+        assert!(sglang.contains("engine     sglang 0.5.23"), "{sglang}");
+        let error = text(&|args| args.engine_version = Some("0.9".into())).unwrap_err();
+        assert!(format!("{error:#}").contains("0.32, 0.23"), "{error:#}");
+        let error = text(&|args| args.options.time_zone = Some("Mars".into())).unwrap_err();
+        assert!(format!("{error:#}").contains("--time-zone Mars"), "{error:#}");
     }
 
     #[test]

@@ -134,6 +134,7 @@ struct Replica {
     rank_problem: Option<String>,
     #[serde(default)]
     engine_ranks: Vec<u32>,
+    other_engine: Option<String>,
 }
 
 impl Replica {
@@ -195,6 +196,14 @@ impl Relay {
                 "  {}: the engine has data-parallel ranks {:?}, and {what}.",
                 replica.name(),
                 replica.engine_ranks
+            );
+        }
+        for replica in &self.replicas {
+            let Some(engine) = &replica.other_engine else { continue };
+            let _ = writeln!(
+                text,
+                "  {}: it is {engine}, but its model's prompts are made for another engine.",
+                replica.name()
             );
         }
         for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
@@ -338,7 +347,7 @@ mod tests {
             "replicas": [
                 {"endpoint": "10.0.0.1:8000", "rank": null, "pool": "p", "state": "READY",
                  "hears_events": true, "held_engine_blocks": 12, "kv_usage": 0.25,
-                 "requests_waiting": 1, "requests_running": 2},
+                 "requests_waiting": 1, "requests_running": 2, "other_engine": "sglang"},
                 {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY",
                  "rank_problem": "other_events", "engine_ranks": [2, 3]}
             ]
@@ -351,6 +360,8 @@ mod tests {
         let ranks =
             "  10.0.0.2:8000 rank 1: the engine has data-parallel ranks [2, 3], and the events";
         assert!(text.contains(ranks), "{text}");
+        let other = "10.0.0.1:8000: it is sglang, but its model's prompts are made for another";
+        assert!(text.contains(other), "{text}");
         assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
     }
 

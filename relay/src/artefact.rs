@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use warmpath_proto::v1;
-use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, preprocess};
+use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, Serving, preprocess_for};
 
 use crate::listing::Listings;
 
@@ -18,8 +18,8 @@ pub struct Artefact {
     pub tokenizer_hash: [u8; 32],
 }
 
-/// Makes an artefact of a model's directory. Given from outside, so that tests need no tokenizer.
-pub type Build = fn(&Path) -> Result<Artefact, Unbuilt>;
+/// Makes an artefact of a model's directory, for those who serve it so. Given from outside, so that tests need no tokenizer.
+pub type Build = fn(&Path, &Serving) -> Result<Artefact, Unbuilt>;
 
 /// Why there is no artefact of a model's directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Catalogue {
 ///
 /// # Errors
 /// What is wrong with the directory's files.
-pub fn build(path: &Path) -> Result<Artefact, Unbuilt> {
+pub fn build(path: &Path, serving: &Serving) -> Result<Artefact, Unbuilt> {
     let failed = |error| {
         let what = format!("{}: {error}", path.display());
         match error {
@@ -91,7 +91,8 @@ pub fn build(path: &Path) -> Result<Artefact, Unbuilt> {
         }
     };
     let files = ModelFiles::read_dir(path).map_err(failed)?;
-    let prompt::Artefact { bytes, tokenizer_hash } = preprocess(&files).map_err(failed)?;
+    let prompt::Artefact { bytes, tokenizer_hash } =
+        preprocess_for(&files, serving).map_err(failed)?;
     Ok(Artefact { id: *blake3::hash(&bytes).as_bytes(), bytes, tokenizer_hash })
 }
 
@@ -105,7 +106,7 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let built = |tokenizer: &str| {
             std::fs::write(dir.join("tokenizer.json"), tokenizer).unwrap();
-            build(&dir)
+            build(&dir, &Serving::default())
         };
         let damaged = built("{");
         let unigram = built(r#"{"model":{"type":"Unigram","vocab":[]}}"#);

@@ -34,6 +34,8 @@ pub(crate) struct Spec {
     pub(crate) rank: Option<u32>,
     pub(crate) pool: String,
     pub(crate) model: String,
+    /// Its engine's kind.
+    pub(crate) engine: &'static str,
     pub(crate) scope: Arc<ModelScope>,
     pub(crate) draining: bool,
     pub(crate) store: Option<String>,
@@ -73,6 +75,7 @@ impl Spec {
             events_rank: self.ranks().events,
             pool: self.pool.clone(),
             model: self.model.clone(),
+            engine: self.engine,
             draining: self.draining,
             has_events: self.events.is_some(),
             silence: self.polling.silence,

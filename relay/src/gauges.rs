@@ -37,13 +37,15 @@ impl Sleep {
     }
 }
 
-/// The data-parallel ranks that an engine's API has, as its metrics name them.
+/// The data-parallel ranks that an engine's API has, as its metrics name them, and its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Engines {
     /// In order.
     pub ranks: Vec<u32>,
     /// There are no others: vLLM lists all from its start on.
     pub complete: bool,
+    /// What the engine is: `vllm` or `sglang`, as its metrics begin.
+    pub kind: Option<&'static str>,
 }
 
 impl Engines {
@@ -79,8 +81,10 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     let mut ranks = BTreeSet::new();
     let mut sleep = None;
     let mut complete = true;
+    let mut kind = None;
     for line in text.lines() {
         let Some((name, labels, value)) = sample(line) else { continue };
+        kind = kind.or_else(|| KINDS.into_iter().find(|kind| name.starts_with(kind)));
         let (owner, vllm) = owner(labels);
         let waits = match name {
             "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => true,
@@ -120,7 +124,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
         }
     }
     let complete = complete && !ranks.is_empty();
-    let engines = Engines { ranks: ranks.into_iter().collect(), complete };
+    let engines = Engines { ranks: ranks.into_iter().collect(), complete, kind };
     let wanted = rank.label(&engines).map(Owner::Rank);
     let mut sum = (Load::default(), false);
     for (owner, (load, found)) in loads {
@@ -133,6 +137,9 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     }
     Page { load: sum.1.then_some(sum.0), engines, sleep }
 }
+
+/// Kinds of engines, as the names of their metrics begin.
+const KINDS: [&str; 2] = ["vllm", "sglang"];
 
 /// Name, labels and value of one line.
 fn sample(line: &str) -> Option<(&str, &str, f64)> {
@@ -186,7 +193,7 @@ mod tests {
         assert_eq!(load(&second, Some(2)), Some(first));
         assert_eq!(load(&second, Some(7)), None);
         let page = parse(&second, Rank::default());
-        assert_eq!(page.engines, Engines { ranks: vec![2, 3], complete: true });
+        assert_eq!(page.engines, Engines { ranks: vec![2, 3], complete: true, kind: Some("vllm") });
     }
 
     #[test]
@@ -216,7 +223,7 @@ mod tests {
         assert_eq!(load(text, None), Some(Load { waiting: 4, running: 1, kv_usage: 1.0 }));
         assert_eq!(load("", None), None);
         let ranks = parse("sglang:num_queue_reqs{dp_rank=\"1\"} 4", Rank::default()).engines;
-        assert_eq!(ranks, Engines { ranks: vec![1], complete: false });
+        assert_eq!(ranks, Engines { ranks: vec![1], complete: false, kind: Some("sglang") });
         assert_eq!(
             load("vllm:num_requests_running{ -1\nvllm:num_requests_waiting nan", None),
             None

@@ -24,6 +24,7 @@ mod run;
 pub mod sidestream;
 pub mod state;
 pub mod subscriber;
+pub mod time_zone;
 pub mod zmtp;
 
 pub use config::{Config, ConfigError};

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn engines(ranks: &[u32]) -> Engines {
-        Engines { ranks: ranks.to_vec(), complete: true }
+        Engines { ranks: ranks.to_vec(), complete: true, kind: None }
     }
 
     fn rank(header: Option<u32>, events: Option<u32>) -> Rank {
@@ -157,7 +157,11 @@ mod tests {
             // Nothing listed yet: nothing is known.
             (rank(Some(2), Some(2)), &Engines::default(), None),
             // SGLang lists a rank once it has done something.
-            (rank(Some(1), Some(1)), &Engines { ranks: vec![0], complete: false }, None),
+            (
+                rank(Some(1), Some(1)),
+                &Engines { ranks: vec![0], complete: false, kind: None },
+                None,
+            ),
         ] {
             let problem = configured.problem(engines, &Heard::default());
             assert_eq!(problem, expected, "{configured:?} {engines:?}");

@@ -273,6 +273,7 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             rank: replica.rank,
             pool: replica.pool.clone(),
             model: config.models.get(replica.model)?.name.clone(),
+            engine: config.models.get(replica.model)?.serving.engine.name(),
             scope: Arc::clone(scopes.get(replica.model)?),
             draining: replica.draining,
             store: replica.store.clone(),
@@ -320,6 +321,7 @@ async fn catalogue(
             version = model.version,
             tokenizer = %blake3::Hash::from_bytes(tokenizer_hash),
             artefact_bytes = bytes,
+            engine = %model.serving.engine,
             "model"
         );
         scopes.push(Arc::new(ModelScope { version: model.version.clone(), tokenizer_hash }));
@@ -340,7 +342,8 @@ async fn catalogue(
 async fn artefact_of(model: &Model, build: Build) -> Result<Option<Artefact>, RelayError> {
     let Some(path) = model.path.clone() else { return Ok(None) };
     let failed = |what| RelayError::Model { model: model.name.clone(), what };
-    match tokio::task::spawn_blocking(move || build(&path)).await {
+    let serving = model.serving.clone();
+    match tokio::task::spawn_blocking(move || build(&path, &serving)).await {
         Ok(Ok(artefact)) => Ok(Some(artefact)),
         Ok(Err(Unbuilt::Unsupported(what))) => {
             warn!(model = model.name, what, "no tokenizer; its requests are routed by the ring");
@@ -365,14 +368,15 @@ mod tests {
             served_names: vec!["m".into()],
             adapters: Vec::new(),
             from_engine: false,
+            serving: Default::default(),
         };
         let models = [model];
-        let unsupported: Build = |_| Err(Unbuilt::Unsupported("Unigram".into()));
+        let unsupported: Build = |_, _| Err(Unbuilt::Unsupported("Unigram".into()));
         let (catalogue, scopes) = catalogue(&models, unsupported).await.unwrap();
         assert!(catalogue.artefacts().is_empty());
         assert!(catalogue.models().models[0].artefact.is_empty());
         assert_eq!(scopes.len(), 1);
-        let damaged: Build = |_| Err(Unbuilt::Unusable("no file".into()));
+        let damaged: Build = |_, _| Err(Unbuilt::Unusable("no file".into()));
         let error = super::catalogue(&models, damaged).await.err().unwrap();
         assert!(error.to_string().contains("no file"), "{error}");
     }

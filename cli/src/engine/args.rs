@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 
 use super::event::{Form, HashForm};
+use crate::serving;
 
 /// The options, boxed: they are many.
 pub(crate) type Args = Box<Options>;
@@ -33,6 +34,9 @@ pub(crate) struct Options {
     /// Told in the response header x-warmpath-engine-region
     #[arg(long, value_name = "NAME")]
     pub(super) region: Option<String>,
+
+    #[command(flatten)]
+    pub(super) serving: serving::Options,
 
     /// Tokens in a cache block
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]

@@ -33,6 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use warmpath_routing::prompt::Engine;
 
 pub(crate) use self::args::Args;
 use self::args::Options;
@@ -71,7 +72,8 @@ async fn serve(args: &Options) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("can't listen on {}:{}", args.host, args.port))?;
     let address = listener.local_addr().context("can't tell the own address")?.to_string();
-    let tokenizer = Tokenizer::load(&args.model)
+    let serving = args.serving.serving(Engine::Vllm)?;
+    let tokenizer = Tokenizer::load(&args.model, &serving)
         .with_context(|| format!("--model {}", args.model.display()))?;
     let app = app(args, tokenizer, address).await?;
     announce(args, &app);

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use warmpath_routing::prompt::{
-    Api, End, Model, ModelFiles, PromptError, Prompter, Request, RequestError, preprocess,
+    Api, End, Model, ModelFiles, PromptError, Prompter, Request, RequestError, Serving,
+    preprocess_for,
 };
 
 use super::rank::lock;
@@ -38,12 +39,12 @@ struct Text<'a> {
 }
 
 impl Tokenizer {
-    /// Reads a model directory.
+    /// Reads a model directory, for an engine that is started so.
     ///
     /// # Errors
     /// Files that are missing or can't be used.
-    pub(crate) fn load(directory: &Path) -> anyhow::Result<Self> {
-        let artefact = preprocess(&ModelFiles::read_dir(directory)?)?;
+    pub(crate) fn load(directory: &Path, serving: &Serving) -> anyhow::Result<Self> {
+        let artefact = preprocess_for(&ModelFiles::read_dir(directory)?, serving)?;
         let prompter = Prompter::new(Model::load(artefact.bytes)?, 0);
         Ok(Self { prompter: Mutex::new(prompter) })
     }
@@ -89,6 +90,6 @@ pub(crate) mod tests {
     /// The project's own small tokenizer.
     pub(crate) fn tokenizer() -> Tokenizer {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/demo");
-        Tokenizer::load(Path::new(directory)).unwrap()
+        Tokenizer::load(Path::new(directory), &Serving::default()).unwrap()
     }
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use warmpath_relay::artefact;
 use warmpath_relay::index::{Duplicates, Limits, ModelScope};
+use warmpath_routing::prompt::Serving;
 
 use crate::output;
 use source::{Live, Note, file};
@@ -50,7 +51,9 @@ pub(crate) struct Args {
 /// Ends at the file's end, after `--count` batches, or at Ctrl-C; always with a summary.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let tokenizer_hash = match &args.model {
-        Some(path) => artefact::build(path).map_err(anyhow::Error::msg)?.tokenizer_hash,
+        Some(path) => {
+            artefact::build(path, &Serving::default()).map_err(anyhow::Error::msg)?.tokenizer_hash
+        }
         None => [0; 32],
     };
     let scope = ModelScope { version: args.model_version, tokenizer_hash };

@@ -6,7 +6,7 @@ use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{
-    Api, End, Model, ModelFiles, Prompter, Request, Requested, preprocess,
+    Api, End, Model, ModelFiles, Prompter, Request, Requested, preprocess_for,
 };
 
 use super::state::State;
@@ -83,9 +83,10 @@ impl Asked {
             }
         };
         let requested = Requested::by_name(request.model());
-        let resolved = resolve(policy, state.models.iter().map(|(model, _)| model), &requested);
+        let resolved = resolve(policy, state.models.iter().map(|(model, ..)| model), &requested);
         let known = resolved.told.and_then(|at| state.models.get(at));
-        let (Wants::Model { adapter, .. }, Some((model, dir))) = (resolved.wants, known) else {
+        let (Wants::Model { adapter, .. }, Some((model, dir, serving))) = (resolved.wants, known)
+        else {
             let note = format!(
                 "the state has no model that serves {:?}: give it as models, or --relay",
                 request.model()
@@ -98,12 +99,12 @@ impl Asked {
         };
         let in_model = || format!("in the model directory {}", dir.display());
         let files = ModelFiles::read_dir(dir).with_context(in_model)?;
-        let artefact = preprocess(&files).with_context(in_model)?;
+        let artefact = preprocess_for(&files, serving).with_context(in_model)?;
         let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
         let scope = Scope {
             // As this directory has it, whatever the state says.
             tokenizer_hash: &artefact.tokenizer_hash,
-            ..model.scope(adapter, request.cache_salt())
+            ..model.scope(adapter, prompter.model().cache_salt(&request))
         };
         match prompter.prefix(&request, scope.root(), policy.prefix_tokens, now) {
             Ok(prefix) => Ok(Self {

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
+use warmpath_routing::prompt::Serving;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use super::beside;
@@ -70,6 +71,9 @@ struct DumpModel {
     served_names: Option<Vec<String>>,
     #[serde(default)]
     adapters: Vec<String>,
+    /// The relay's configuration says it.
+    #[serde(skip)]
+    serving: Serving,
 }
 
 /// What a replica holds.
@@ -91,8 +95,8 @@ struct Held {
 /// The state, understood.
 pub(super) struct State {
     pub(super) world: World,
-    /// With the directory of each model that has one.
-    pub(super) models: Vec<(Model, Option<PathBuf>)>,
+    /// With the directory of each model that has one, and what serves it.
+    pub(super) models: Vec<(Model, Option<PathBuf>, Serving)>,
     held: Vec<(u16, u32, BTreeSet<Key>)>,
     /// The model of each replica, where the state says it.
     serves: Vec<Option<String>>,
@@ -120,6 +124,7 @@ impl State {
                     version: model.version,
                     served_names: Some(model.served_names),
                     adapters: model.adapters,
+                    serving: model.serving,
                 })
                 .collect();
         }
@@ -207,7 +212,7 @@ impl State {
                 version: model.version,
                 tokenizer_hash: [0; 32],
             };
-            (known, model.path)
+            (known, model.path, model.serving)
         });
         Ok(Self { world, models: models.collect(), held, serves })
     }

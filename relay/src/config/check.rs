@@ -30,7 +30,7 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn error(&self, at: Location, field: &str, what: impl Into<String>) -> ConfigError {
+    pub(super) fn error(&self, at: Location, field: &str, what: impl Into<String>) -> ConfigError {
         ConfigError::Value {
             file: self.file.to_owned(),
             line: at.line(),
@@ -196,6 +196,7 @@ impl Checker<'_> {
             served_names: served.into_iter().map(|text| text.value).collect(),
             adapters: raw.adapters.iter().map(|text| text.value.clone()).collect(),
             from_engine: raw.from_engine,
+            serving: self.serving(&format!("models[{i}]"), raw)?,
         })
     }
 

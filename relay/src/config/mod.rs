@@ -4,6 +4,7 @@ mod check;
 mod error;
 mod raw;
 mod secrets;
+mod serving;
 #[cfg(test)]
 mod tests;
 
@@ -11,6 +12,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use warmpath_routing::prompt::Serving;
 
 use crate::adapters::Adapters;
 use crate::index::{Duplicates, Limits};
@@ -64,6 +67,8 @@ pub struct Model {
     pub adapters: Vec<String>,
     /// Engines are asked whether they serve it, and for further names and adapters.
     pub from_engine: bool,
+    /// What serves it, and how that was started.
+    pub serving: Serving,
 }
 
 /// A replica.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
+use warmpath_routing::prompt::ContentFormat;
 
 use super::Port;
 use crate::index::Duplicates;
@@ -39,6 +40,14 @@ pub(super) struct RawModel {
     pub(super) adapters: Vec<Spanned<String>>,
     #[serde(default)]
     pub(super) from_engine: bool,
+    pub(super) engine: Option<Spanned<String>>,
+    pub(super) engine_version: Option<Spanned<String>>,
+    pub(super) chat_template: Option<Spanned<PathBuf>>,
+    pub(super) chat_template_content_format: Option<Spanned<ContentFormat>>,
+    pub(super) default_chat_template_kwargs:
+        Option<Spanned<serde_json::Map<String, serde_json::Value>>>,
+    pub(super) exclude_tools_when_tool_choice_none: Option<Spanned<bool>>,
+    pub(super) time_zone: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

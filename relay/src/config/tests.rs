@@ -91,6 +91,57 @@ fn a_good_one_is_understood() {
 }
 
 #[test]
+fn how_a_models_engine_was_started_is_understood() {
+    use warmpath_routing::prompt::{ContentFormat, Engine};
+
+    let dir = std::env::temp_dir().join(format!("warmpath-serving-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("chat.jinja"), "{{ messages }}\n").unwrap();
+    let serving = |fields: &str| {
+        let fields = fields.replace("; ", "\n    ");
+        let text = GOOD.replacen("version: \"1\"", &format!("version: \"1\"\n    {fields}"), 1);
+        let config = Config::parse(&text, "relay.yaml", &dir).map_err(|error| error.to_string());
+        config.map(|config| config.models[0].serving.clone())
+    };
+    assert_eq!(parse(GOOD).unwrap().models[0].serving, Serving::default());
+    let all = serving(
+        "engine: vllm; engine_version: 0.32.0; chat_template: chat.jinja; \
+         chat_template_content_format: openai; \
+         default_chat_template_kwargs: {enable_thinking: false, x: {y: null}}; \
+         exclude_tools_when_tool_choice_none: true; time_zone: America/Los_Angeles",
+    )
+    .unwrap();
+    assert_eq!((all.engine, all.content_format), (Engine::Vllm, ContentFormat::OpenAi));
+    assert_eq!(all.chat_template.as_deref(), Some("{{ messages }}\n"));
+    assert_eq!(all.template_kwargs, r#"{"enable_thinking":false,"x":{"y":null}}"#);
+    assert!(all.excludes_tools);
+    assert_eq!(all.clock.local(1_793_523_599), 1_793_523_599 - 7 * 3600);
+    assert_eq!(serving("engine: sglang").unwrap().engine, Engine::Sglang);
+    assert_eq!(serving("engine_version: '0.23'").unwrap().engine, Engine::Vllm023);
+    for (fields, words) in [
+        ("engine: tgi", "models[0].engine: \"tgi\" is neither vllm nor sglang"),
+        (
+            "engine_version: '0.31'",
+            "models[0].engine_version: \"0.31\" how it makes prompts is known",
+        ),
+        ("engine: sglang; engine_version: '0.4'", "models[0].engine_version: \"0.4\""),
+        ("chat_template: no.jinja", "models[0].chat_template: can't read"),
+        ("chat_template_content_format: text", "chat_template_content_format"),
+        ("default_chat_template_kwargs: {tools: []}", "default_chat_template_kwargs: \"tools\""),
+        ("default_chat_template_kwargs: 3", "default_chat_template_kwargs"),
+        ("time_zone: Mars/Olympus", "models[0].time_zone: \"Mars/Olympus\" is no time zone"),
+        (
+            "engine: sglang; exclude_tools_when_tool_choice_none: true",
+            "models[0].exclude_tools_when_tool_choice_none: is an option of vLLM's",
+        ),
+    ] {
+        let error = serving(fields).unwrap_err();
+        assert!(error.contains(words), "{fields}: {error}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn errors_name_line_and_field() {
     for (from, to, line, words) in [
         ("admin: 127.0.0.1:18901", "admin: 0.0.0.0:18901", 3, "admin: must be a loopback"),

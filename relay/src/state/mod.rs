@@ -147,7 +147,9 @@ impl State {
             Message::Heard { replica, heard } => self.update(replica, |r| r.heard = heard),
             Message::Settled { replica } => self.update(replica, |r| r.settled = true),
             Message::Report { replica, report } => self.report(replica, &report),
-            Message::Engines { replica, engines } => self.ranks(replica, |r| r.engines = engines),
+            Message::Engines { replica, engines } => {
+                self.ranks(replica, |r| r.learn_engines(engines));
+            }
             Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
             Message::OtherRank { replica, rank } => {
                 self.ranks(replica, |r| r.ranks.skipped(rank));

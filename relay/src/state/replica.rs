@@ -33,6 +33,8 @@ pub struct Known {
     pub pool: String,
     /// Its model's name.
     pub model: String,
+    /// The kind of engine that its model's prompts are made for.
+    pub engine: &'static str,
     /// Whether it takes nothing new.
     pub draining: bool,
     /// Whether its engine's events are subscribed to.
@@ -166,6 +168,28 @@ impl Replica {
             warn!(engine = endpoint, rank, events_rank, ?ranks, problem, "{advice}");
         }
         self.rank_problem = problem;
+    }
+
+    /// The kind of its engine, if that isn't the one that its model's prompts are made for.
+    pub(super) fn other_engine(&self) -> Option<&'static str> {
+        self.engines.kind.filter(|kind| *kind != self.known.engine)
+    }
+
+    /// Takes what its metrics say of its engine.
+    pub(super) fn learn_engines(&mut self, engines: Engines) {
+        let before = self.other_engine();
+        self.engines = engines;
+        if let Some(found) = self.other_engine().filter(|found| before != Some(found)) {
+            let Known { endpoint, model, engine, .. } = &self.known;
+            warn!(
+                engine = endpoint,
+                model,
+                found,
+                configured = engine,
+                "its prompts are made for another engine: set the model's engine, and give each kind \
+                 a model of its own"
+            );
+        }
     }
 
     /// An engine that runs requests fills blocks, and says so. One that doesn't for long isn't

@@ -66,6 +66,10 @@ pub struct ReplicaSummary {
     pub events_rank: Option<u32>,
     /// The data-parallel ranks that its engine's API has, as far as its metrics tell.
     pub engine_ranks: Vec<u32>,
+    /// What its engine is, by its metrics.
+    pub engine_kind: Option<&'static str>,
+    /// The same, if the model's prompts are made for another kind.
+    pub other_engine: Option<&'static str>,
     /// Why its ranks can't be right.
     pub rank_problem: Option<&'static str>,
     pub pool: String,
@@ -194,6 +198,8 @@ impl Replica {
             rank: *rank,
             events_rank: self.known.events_rank,
             engine_ranks: self.engines.ranks.clone(),
+            engine_kind: self.engines.kind,
+            other_engine: self.other_engine(),
             rank_problem: self.rank_problem.map(Problem::name),
             pool: pool.clone(),
             model: model.clone(),

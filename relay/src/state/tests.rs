@@ -24,6 +24,7 @@ fn known(endpoint: &str) -> Known {
         events_rank: None,
         pool: "pool".into(),
         model: "model".into(),
+        engine: "vllm",
         draining: false,
         has_events: true,
         silence: Some(Duration::from_millis(20)),

@@ -2,10 +2,13 @@
 //!
 //! Layout (integers are LEB128, strings and lists have their length in front):
 //! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat templates, flags of these,
-//! special tokens by name, splits, flags, rule for spaces, ids before and after a text, added tokens,
+//! special tokens by name, engine, its options and clock, splits, flags, rule for spaces, ids before
+//! and after a text, added tokens,
 //! and the vocabulary's tables (see [`super::vocabulary`]), which are used where they lie.
 
 use super::added::AddedToken;
+use super::clock::{Clock, DAY, Offset};
+use super::dialect::{Dialect, Engine};
 use super::error::ArtefactError;
 use super::spaces::Prefix;
 use super::tokenizer::{Cuts, TokenizerDefinition};
@@ -45,6 +48,7 @@ pub(super) struct TemplateDefinition {
 pub(super) struct Definition {
     pub(super) hash: [u8; 32],
     pub(super) template: TemplateDefinition,
+    pub(super) dialect: Dialect,
     pub(super) tokenizer: TokenizerDefinition,
     pub(super) vocabulary: Vocabulary,
 }
@@ -67,6 +71,15 @@ impl Definition {
         for (name, value) in &self.template.special {
             out.bytes(name.as_bytes());
             out.bytes(value.as_bytes());
+        }
+        out.number(self.dialect.engine.code());
+        out.bytes(self.dialect.template_kwargs.as_bytes());
+        out.flags(&[self.dialect.excludes_tools]);
+        let offsets = self.dialect.clock.offsets();
+        out.number(offsets.len() as u64);
+        for offset in offsets {
+            out.number(offset.from_unix);
+            out.number(u64::from((offset.seconds + DAY).unsigned_abs()));
         }
         let tokenizer = &self.tokenizer;
         out.number(tokenizer.splits.len() as u64);
@@ -117,6 +130,17 @@ impl Definition {
             let pair = (input.text()?, input.text()?);
             template.special.push(pair);
         }
+        let engine = Engine::of_code(input.number()?).ok_or_else(|| bad("an unknown engine"))?;
+        let template_kwargs = input.text()?;
+        let excludes_tools = input.number()? & 1 != 0;
+        let mut offsets = Vec::new();
+        for _ in 0..input.count()? {
+            let from_unix = input.number()?;
+            let seconds = i32::try_from(input.number()?).map_err(|_| bad("an offset too large"))?;
+            offsets.push(Offset { from_unix, seconds: seconds.saturating_sub(DAY) });
+        }
+        let clock = Clock::new(offsets);
+        let dialect = Dialect { engine, template_kwargs, excludes_tools, clock };
         let mut tokenizer = TokenizerDefinition::default();
         for _ in 0..input.count()? {
             tokenizer.splits.push(input.text()?);
@@ -149,7 +173,7 @@ impl Definition {
         if vocabulary.end() != length {
             return Err(bad("bytes left over"));
         }
-        Ok(Self { hash, template, tokenizer, vocabulary })
+        Ok(Self { hash, template, dialect, tokenizer, vocabulary })
     }
 }
 
@@ -248,6 +272,15 @@ mod tests {
                 special: vec![("bos_token".into(), "<s>".into())],
                 ..TemplateDefinition::default()
             },
+            dialect: Dialect {
+                engine: Engine::Sglang,
+                template_kwargs: "{\"x\": 1}".into(),
+                excludes_tools: true,
+                clock: Clock::new([
+                    Offset { from_unix: 0, seconds: -25_200 },
+                    Offset { from_unix: 1 << 30, seconds: 3600 },
+                ]),
+            },
             vocabulary: BpeDefinition {
                 tokens,
                 merges: vec![
@@ -278,8 +311,8 @@ mod tests {
         assert_eq!(Definition::read(bytes.clone()).unwrap().write(), bytes);
         let (read, wanted) = (Definition::read(bytes).unwrap(), definition());
         assert_eq!(
-            (read.hash, read.template, read.tokenizer),
-            (wanted.hash, wanted.template, wanted.tokenizer)
+            (read.hash, read.template, read.dialect, read.tokenizer),
+            (wanted.hash, wanted.template, wanted.dialect, wanted.tokenizer)
         );
         for (id, token) in [(97, "a"), (256, "ab"), (257, ""), (258, "abc"), (259, "")] {
             assert_eq!(read.vocabulary.token(id), token.as_bytes());

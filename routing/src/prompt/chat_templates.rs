@@ -100,6 +100,19 @@ pub(super) struct Chosen {
     pub(super) tools: Option<String>,
 }
 
+impl Chosen {
+    /// One for all chats.
+    pub(super) fn one(template: Option<String>) -> Self {
+        Self { chat: template.clone(), tools: template }.with_lines()
+    }
+
+    /// Lines end as Jinja2 reads them.
+    fn with_lines(self) -> Self {
+        let lines = |text: String| text.replace("\r\n", "\n").replace('\r', "\n");
+        Self { chat: self.chat.map(lines), tools: self.tools.map(lines) }
+    }
+}
+
 /// Templates by name, of which only these are ever taken unasked.
 #[derive(Debug, Default, PartialEq)]
 struct Named {
@@ -156,9 +169,41 @@ pub(super) fn choose(
             return Err(ArtefactError::Template(what.to_owned()));
         }
     };
-    // As Jinja2 reads them.
-    let lines = |text: String| text.replace("\r\n", "\n").replace('\r', "\n");
-    Ok(Chosen { chat: chat.map(lines), tools: tools.map(lines) })
+    Ok(Chosen { chat, tools }.with_lines())
+}
+
+/// What SGLang takes, which asks the processor first and, of several templates, takes the first,
+/// whatever its name is (SGLang 0.5.23, parser/template_manager.py, `_resolve_hf_chat_template`,
+/// `_select_named_template`).
+///
+/// # Errors
+/// As [`choose`].
+pub(super) fn choose_for_sglang(
+    files: &ModelFiles,
+    tokenizer: &Value,
+) -> Result<Chosen, ArtefactError> {
+    let of_processor = json("processor_config.json", files.processor_config_json.as_deref())?;
+    let several = !files.additional_chat_templates.is_empty()
+        || files.chat_template_json.is_some()
+        || of_processor.get("chat_template").is_some_and(|template| !template.is_null());
+    if several {
+        let what = "the directory has chat templates of which it isn't known which one SGLang takes; \
+                    name the one that the engine uses as chat_template";
+        return Err(ArtefactError::Template(what.to_owned()));
+    }
+    let own = match (&files.chat_template_jinja, tokenizer.get("chat_template")) {
+        (Some(source), _) | (None, Some(Value::String(source))) => Some(source.clone()),
+        (None, Some(Value::Array(all))) => {
+            let first = all.first().and_then(|entry| entry.get("template"));
+            first.and_then(Value::as_str).map(str::to_owned)
+        }
+        (None, None | Some(Value::Null)) => None,
+        (None, Some(_)) => {
+            let reason = "chat_template is neither a string nor a list".to_owned();
+            return Err(ArtefactError::Format { file: "tokenizer_config.json", reason });
+        }
+    };
+    Ok(Chosen::one(own))
 }
 
 /// Files go before tokenizer_config.json.

@@ -71,6 +71,19 @@ pub(super) fn takes_parts(source: &str) -> bool {
     })
 }
 
+/// The same as SGLang finds it (0.5.23, parser/jinja_template_utils.py,
+/// `detect_jinja_template_content_format`): by words, or a loop over the content of what is called
+/// `message`, `msg` or `m`.
+pub(super) fn sglang_takes_parts(source: &str) -> bool {
+    ["image", "audio", "video", "vision"].iter().any(|word| source.contains(word))
+        || statements(source).iter().any(|statement| match statement {
+            Statement::For { over, .. } => {
+                ["message", "msg", "m"].iter().any(|name| is_access(over, name, Some("content")))
+            }
+            _ => false,
+        })
+}
+
 #[derive(Debug)]
 enum Statement {
     Set {

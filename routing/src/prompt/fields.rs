@@ -36,6 +36,7 @@ pub(super) struct Fields<'a> {
     pub(super) prompt_embeds: bool,
     pub(super) kv_transfer_params: Option<Json<'a>>,
     pub(super) tools: Option<Json<'a>>,
+    pub(super) tool_choice: Option<Json<'a>>,
     pub(super) documents: Option<Json<'a>>,
     pub(super) chat_template: Option<Json<'a>>,
     pub(super) chat_template_kwargs: Option<Json<'a>>,
@@ -65,6 +66,11 @@ pub(super) struct Fields<'a> {
     pub(super) system: Option<Json<'a>>,
     pub(super) thinking: Option<Json<'a>>,
     pub(super) output_config: Option<Json<'a>>,
+    /// SGLang's.
+    pub(super) extra_key: Option<Json<'a>>,
+    pub(super) session_params: Option<Json<'a>>,
+    pub(super) lora_path: Option<Json<'a>>,
+    pub(super) input_ids: Option<Json<'a>>,
 }
 
 impl Fields<'_> {
@@ -113,6 +119,7 @@ impl<'a> Fields<'a> {
             "model" => &mut self.model,
             "messages" => &mut self.messages,
             "tools" => &mut self.tools,
+            "tool_choice" => &mut self.tool_choice,
             "documents" => &mut self.documents,
             "chat_template" => &mut self.chat_template,
             "chat_template_kwargs" => &mut self.chat_template_kwargs,
@@ -141,6 +148,10 @@ impl<'a> Fields<'a> {
             "thinking" => &mut self.thinking,
             "output_config" => &mut self.output_config,
             "kv_transfer_params" => &mut self.kv_transfer_params,
+            "extra_key" => &mut self.extra_key,
+            "session_params" => &mut self.session_params,
+            "lora_path" => &mut self.lora_path,
+            "input_ids" => &mut self.input_ids,
             _ => return None,
         })
     }

@@ -14,7 +14,7 @@ use super::tree::Tree;
 /// Stands for what isn't text; no one writes it by accident.
 pub(super) const MEDIA: &str = "\u{f8ff}warmpath media\u{f8ff}";
 
-type Fields<'a> = Vec<(&'static str, Field<'a>)>;
+pub(super) type Fields<'a> = Vec<(&'static str, Field<'a>)>;
 
 /// A value of a message.
 #[derive(Clone, Debug)]
@@ -37,13 +37,13 @@ impl Field<'_> {
 /// A conversation, normalised.
 #[derive(Debug, Default)]
 pub(super) struct Conversation<'a> {
-    messages: Vec<Fields<'a>>,
+    pub(super) messages: Vec<Fields<'a>>,
     /// How many parts of contents aren't text.
     pub(super) media: usize,
     /// Bytes of text beside them that the messages for the template don't have.
     pub(super) beside_media: usize,
     /// JSON values in calls' arguments, which are texts in the body.
-    values: usize,
+    pub(super) values: usize,
 }
 
 /// What the template is like, which decides how content is passed.
@@ -363,7 +363,7 @@ fn part<'a>(part: &'a Json<'a>) -> Result<Option<Part<'a>>, PromptError> {
     }
 }
 
-fn media_kind(kind: Option<&str>) -> &'static str {
+pub(super) fn media_kind(kind: Option<&str>) -> &'static str {
     match kind {
         Some("audio_url" | "input_audio" | "audio_embeds") => "audio",
         Some("video_url" | "video_embeds") => "video",

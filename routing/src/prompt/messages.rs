@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::error::RequestError;
 use super::fields::Fields;
 use super::json::Json;
-use super::request::Chat;
+use super::request::{Chat, ToolChoice};
 use super::turn::{Turn, tool};
 
 /// Claude Code's line that is another in every request: vLLM drops texts that start so.
@@ -53,6 +53,7 @@ pub(super) fn chat(mut fields: Fields<'_>) -> Result<Result<Chat<'_>, Unsupporte
     Ok(Ok(Chat {
         messages: turns.into_iter().map(Turn::into_json).collect(),
         tools,
+        tool_choice: tool_choice(fields.tool_choice.take()),
         kwargs: fields.chat_template_kwargs,
         reasoning_effort: effort,
         add_generation_prompt: true,
@@ -60,6 +61,18 @@ pub(super) fn chat(mut fields: Fields<'_>) -> Result<Result<Chat<'_>, Unsupporte
         thinking_disabled: thinking.is_some_and(|kind| kind.str() == Some("disabled")),
         ..Chat::default()
     }))
+}
+
+pub(super) fn tool_choice(choice: Option<Json<'_>>) -> ToolChoice<'_> {
+    let Some(mut choice) = choice else { return ToolChoice::Any };
+    match choice.get("type").and_then(Json::str) {
+        Some("none") => ToolChoice::None,
+        Some("tool") => match choice.take("name").and_then(Json::into_text) {
+            Some(name) => ToolChoice::Named(name),
+            None => ToolChoice::Any,
+        },
+        _ => ToolChoice::Any,
+    }
 }
 
 /// The texts of blocks, as one.

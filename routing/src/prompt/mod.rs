@@ -11,10 +11,12 @@ mod bpe;
 mod bpe_json;
 mod cache_use;
 mod categories;
+mod clock;
 #[cfg(feature = "preprocess")]
 mod chat_templates;
 #[cfg(feature = "preprocess")]
 mod content_format;
+mod dialect;
 mod digest;
 mod error;
 mod fields;
@@ -49,6 +51,7 @@ mod rewrite;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
 mod script;
+mod sglang;
 mod spaces;
 mod stretch;
 mod strftime;
@@ -70,11 +73,13 @@ pub(crate) use memo::secret;
 pub use artefact::Artefact;
 pub use beginnings::{Beginnings, Found};
 pub use cache_use::CacheUse;
+pub use clock::{Clock, Offset};
+pub use dialect::{ContentFormat, Engine, Serving, UnknownEngine};
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 pub use model_name::{ModelFinder, Search};
 #[cfg(feature = "preprocess")]
-pub use preprocess::{ModelFiles, preprocess};
+pub use preprocess::{ModelFiles, preprocess, preprocess_for};
 pub use prompter::{End, Prefix, Prompter, Reach, Tokens};
 pub use request::{Api, Request};
 pub use requested::Requested;

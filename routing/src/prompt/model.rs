@@ -2,8 +2,13 @@
 
 use std::sync::OnceLock;
 
+use minijinja::Value;
+
 use super::artefact::Definition;
+use super::dialect::{Dialect, Engine};
 use super::error::ArtefactError;
+use super::json::Json;
+use super::request::{Api, Request};
 use super::template::Template;
 use super::tokenizer::Tokenizer;
 
@@ -12,8 +17,12 @@ pub struct Model {
     hash: [u8; 32],
     pub(super) tokenizer: Tokenizer,
     pub(super) template: Template,
+    pub(super) dialect: Dialect,
+    /// `--default-chat-template-kwargs`, by name.
+    pub(super) defaults: Vec<(String, Value)>,
     /// What Anthropic's disabled thinking comes to; found out when first asked for.
     pub(super) disabled_effort: OnceLock<&'static str>,
+    later_system: OnceLock<bool>,
 }
 
 impl Model {
@@ -24,10 +33,14 @@ impl Model {
     /// [`ArtefactError::Artefact`] for bytes that are damaged or of another format.
     pub fn load(bytes: Vec<u8>) -> Result<Self, ArtefactError> {
         let definition = Definition::read(bytes)?;
+        let defaults = defaults(&definition.dialect.template_kwargs)?;
         Ok(Self {
             hash: definition.hash,
             template: Template::compile(&definition.template)?,
+            dialect: definition.dialect,
+            defaults,
             disabled_effort: OnceLock::new(),
+            later_system: OnceLock::new(),
             tokenizer: Tokenizer::new(&definition.tokenizer, definition.vocabulary)
                 .map_err(ArtefactError::Artefact)?,
         })
@@ -41,8 +54,37 @@ impl Model {
         self
     }
 
+    /// Whether the template writes a system message that isn't the first.
+    pub(super) fn writes_later_system(&self) -> bool {
+        *self.later_system.get_or_init(|| self.template.writes_later_system())
+    }
+
+    /// The engine that its prompts are made for.
+    pub fn engine(&self) -> Engine {
+        self.dialect.engine
+    }
+
+    /// The salt that the engine's cache is keyed by for a request; empty for none. SGLang's Messages
+    /// have none (0.5.23, entrypoints/anthropic/protocol.py).
+    pub fn cache_salt<'r>(&self, request: &'r Request<'_>) -> &'r str {
+        match (self.dialect.engine, request.api) {
+            (Engine::Sglang, Api::Messages) => "",
+            _ => request.cache_salt(),
+        }
+    }
+
     /// The hash over tokenizer.json, chat template and special tokens.
     pub fn tokenizer_hash(&self) -> &[u8; 32] {
         &self.hash
     }
+}
+
+fn defaults(kwargs: &str) -> Result<Vec<(String, Value)>, ArtefactError> {
+    if kwargs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wrong = |_| ArtefactError::Artefact("the template's arguments".to_owned());
+    let kwargs: Json<'_> = serde_json::from_str(kwargs).map_err(wrong)?;
+    let pairs = kwargs.map().unwrap_or_default();
+    Ok(pairs.iter().map(|(name, json)| (name.clone().into_owned(), json.to_value())).collect())
 }

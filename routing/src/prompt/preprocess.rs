@@ -11,12 +11,14 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::artefact::{Artefact, Definition, TemplateDefinition};
-use super::chat_templates::{Chosen, choose, json};
-use super::content_format::takes_parts;
+use super::chat_templates::{Chosen, choose, choose_for_sglang, json};
+use super::content_format::{sglang_takes_parts, takes_parts};
+use super::dialect::{ContentFormat, Dialect, Engine, Serving};
 use super::error::ArtefactError;
 use super::hub_class::HubClass;
 use super::hub_config::HubConfig;
 use super::safe_cuts::safe_cuts;
+use super::sglang::has_own_renderer as sglang_has_own_renderer;
 use super::spaces::Prefix;
 use super::template::Template;
 use super::tokenizer::{Tokenizer, TokenizerDefinition};
@@ -179,12 +181,20 @@ fn unreadable(path: &Path, reason: &str) -> ArtefactError {
     ArtefactError::File { path: path.display().to_string(), reason: reason.to_owned() }
 }
 
+/// Prepares a model for the workers, as vLLM without options serves it.
+///
+/// # Errors
+/// As [`preprocess_for`].
+pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
+    preprocess_for(files, &Serving::default())
+}
+
 /// Prepares a model for the workers.
 ///
 /// # Errors
 /// [`ArtefactError::Format`] for files that are not understood, [`ArtefactError::Tokenizer`] and
 /// [`ArtefactError::Template`] for features that are not supported, by name.
-pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
+pub fn preprocess_for(files: &ModelFiles, serving: &Serving) -> Result<Artefact, ArtefactError> {
     if let Some(file) = &files.mistral_common {
         return Err(ArtefactError::MistralCommon(file.clone()));
     }
@@ -196,8 +206,14 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
         files.hub_name.as_deref(),
         memchr::memmem::find(&files.tokenizer_json, b"\"<0x0A>\"").is_none(),
     )?;
-    let template = template(files, &hub)?;
+    let mut template = template(files, serving, &hub)?;
     let (mut tokenizer, mut bpe) = tokenizer_json::definition(&files.tokenizer_json, &hub)?;
+    let is_marked = !tokenizer.before.is_empty() || !tokenizer.after.is_empty();
+    if serving.engine == Engine::Sglang && is_marked && takes_media(&hub.model) {
+        // Prompts are written out again and read as texts (SGLang 0.5.23, serving_chat.py,
+        // `_can_reuse_text_only_prompt_ids`), which need not come to the same.
+        template.source = None;
+    }
     let hash = hash(files, &template, &tokenizer, hub.class);
 
     // What only the finished tables can say.
@@ -207,7 +223,8 @@ pub fn preprocess(files: &ModelFiles) -> Result<Artefact, ArtefactError> {
     tokenizer.cuts = safe_cuts(&built, &tokenizer.added);
     Template::compile(&template)?;
     let vocabulary = bpe.lay_out().map_err(refused)?;
-    let definition = Definition { hash, template, tokenizer, vocabulary };
+    let dialect = Dialect::from(serving);
+    let definition = Definition { hash, template, dialect, tokenizer, vocabulary };
     Ok(Artefact { tokenizer_hash: definition.hash, bytes: definition.write() })
 }
 
@@ -258,19 +275,59 @@ fn has_own_renderer(model: &Value) -> bool {
     text("/model_type") == "gpt_oss" || OWN_RENDERERS.contains(&text("/architectures/0"))
 }
 
-fn template(files: &ModelFiles, hub: &HubConfig) -> Result<TemplateDefinition, ArtefactError> {
+fn template(
+    files: &ModelFiles,
+    serving: &Serving,
+    hub: &HubConfig,
+) -> Result<TemplateDefinition, ArtefactError> {
     let mut definition = TemplateDefinition::default();
+    let own_renderer = match serving.engine {
+        Engine::Vllm | Engine::Vllm023 => has_own_renderer(&hub.model),
+        Engine::Sglang => {
+            let architecture = hub.model.pointer("/architectures/0").and_then(Value::as_str);
+            sglang_has_own_renderer(architecture, &hub.model)
+        }
+    };
     // Without a template the chats are refused.
-    if !has_own_renderer(&hub.model) {
-        let Chosen { chat, tools } = choose(files, &hub.config, &hub.model)?;
+    if !own_renderer {
+        let Chosen { chat, tools } = chosen(files, serving, hub)?;
         definition.chat_only = chat.is_some() && tools.is_none();
         definition.tools_source = tools.filter(|tools| chat.as_ref() != Some(tools));
         definition.source = chat;
     }
-    definition.content_parts = definition.source.as_deref().is_some_and(takes_parts);
-    definition.tools_content_parts = definition.tools_source.as_deref().is_some_and(takes_parts);
+    let takes_parts = |source: &Option<String>| match (serving.content_format, serving.engine) {
+        (ContentFormat::String, _) => false,
+        (ContentFormat::OpenAi, _) => true,
+        (ContentFormat::Auto, Engine::Sglang) => source.as_deref().is_some_and(sglang_takes_parts),
+        (ContentFormat::Auto, _) => source.as_deref().is_some_and(takes_parts),
+    };
+    definition.content_parts = takes_parts(&definition.source);
+    definition.tools_content_parts = takes_parts(&definition.tools_source);
     for (name, token) in hub.special() {
         definition.special.push((name, token.content));
     }
     Ok(definition)
+}
+
+/// The template that the engine was given, else the one that it takes of the model's.
+fn chosen(
+    files: &ModelFiles,
+    serving: &Serving,
+    hub: &HubConfig,
+) -> Result<Chosen, ArtefactError> {
+    match (&serving.chat_template, serving.engine) {
+        // As it reads the file (SGLang 0.5.23, parser/template_manager.py, `_load_jinja_template`).
+        (Some(source), Engine::Sglang) => {
+            Ok(Chosen::one(Some(source.trim_matches('\n').replace("\\n", "\n"))))
+        }
+        (Some(source), _) => Ok(Chosen::one(Some(source.clone()))),
+        (None, Engine::Sglang) => choose_for_sglang(files, &hub.config),
+        (None, _) => choose(files, &hub.config, &hub.model),
+    }
+}
+
+/// Whether a model takes images, audio or video, by its config.json.
+fn takes_media(model: &Value) -> bool {
+    let keys = ["vision_config", "audio_config", "video_config", "thinker_config"];
+    keys.iter().any(|key| model.get(key).is_some_and(Value::is_object))
 }

@@ -5,12 +5,14 @@ use std::borrow::Cow;
 use siphasher::sip128::SipHasher13;
 
 use super::bpe::Scratch;
+use super::dialect::Engine;
 use super::error::PromptError;
 use super::memo::{self, Memo, Walk};
 use super::model::Model;
 use super::render::{render, shape};
-use super::request::{Prompt, Request};
+use super::request::{Api, Prompt, Request};
 use super::script::Shape;
+use super::sglang;
 use super::spaces::Opening;
 use super::stretch::Stretches;
 use super::tokenizer::Stop;
@@ -119,6 +121,8 @@ pub(super) struct Text<'a> {
     pub(super) marked: bool,
     /// The text ends where something that isn't text begins.
     pub(super) media: Option<Media>,
+    /// Another text comes after it, which is tokenized by itself.
+    pub(super) continued: Option<String>,
 }
 
 /// What comes after the text that is known.
@@ -243,10 +247,9 @@ impl Prompter {
         limit: usize,
         now_unix: i64,
     ) -> Result<Prefix, PromptError> {
-        if let Some(what) = request.unsupported {
-            return Err(PromptError::UnsupportedContent(what));
-        }
-        if let Prompt::Ids(ids) = &request.prompt {
+        let own = own_prompt(&self.model, request)?;
+        let prompt = own.as_ref().unwrap_or(&request.prompt);
+        if let Prompt::Ids(ids) = prompt {
             let mut chain = Chain::from_root(root);
             let mut keys = Vec::new();
             chain.push(ids.get(..limit).unwrap_or(ids), |name| keys.push(name.key()));
@@ -259,7 +262,7 @@ impl Prompter {
                 left_out: None,
             });
         }
-        let text = text(&self.model, &request.prompt, now_unix)?;
+        let text = text(&self.model, prompt, now_unix)?;
         let start = self.start(root, text.marked, text.content.len() / 64);
         Ok(self.text_prefix(&text, start, limit))
     }
@@ -346,14 +349,28 @@ impl Prompter {
         if at_end && text.marked && text.media.is_none() {
             chain.push(&tokenizer.after, |name| keys.push(name.key()));
         }
+        // It isn't worth a place in the memo.
+        let mut whole_end = at_end;
+        let mut tokens = tokens;
+        if at_end
+            && text.media.is_none()
+            && let Some(continued) = &text.continued
+        {
+            let left = limit.saturating_sub(chain.tokens());
+            self.ids.clear();
+            stop = add_continued(&self.model, continued, left, &mut self.scratch, &mut self.ids);
+            chain.push(&self.ids, |name| keys.push(name.key()));
+            tokens = chain.tokens().min(limit);
+            whole_end = stop == Stop::End;
+        }
         keys.truncate(limit / BLOCK_TOKENS);
         let end = match stop {
             Stop::Word => End::Word,
-            _ if chain.tokens() > limit || !at_end => End::Limit,
+            _ if chain.tokens() > limit || !whole_end => End::Limit,
             _ if text.media.is_some() => End::Media,
             _ => End::Complete,
         };
-        let exact = at_end && text.media.is_none();
+        let exact = whole_end && text.media.is_none();
         let prompt_tokens = if exact {
             chain.tokens()
         } else {
@@ -384,8 +401,12 @@ impl Prompter {
         let mut shape = shape(&self.model, chat, now_unix)?;
         let before = std::mem::take(&mut shape.before);
         let content = [&before, shape.part(question), &shape.after].concat();
-        let text =
-            Text { content: Cow::Owned(content), marked: chat.add_special_tokens, media: None };
+        let text = Text {
+            content: Cow::Owned(content),
+            marked: chat.add_special_tokens,
+            media: None,
+            continued: None,
+        };
         let known = self.known_start(&text, root, before.len(), limit)?;
         Some((shape, known))
     }
@@ -554,7 +575,7 @@ impl Prompter {
         keys.extend_from_slice(known.keys.get(..here.keys).unwrap_or_default());
         self.hits += chain.tokens() as u64;
         let memo = self.memo.is_on() && content.len() > MOST_BRIEF;
-        let text = Text { content, marked: known.marked, media: None };
+        let text = Text { content, marked: known.marked, media: None, continued: None };
         let start = Start { chain, keys, walk, opening, before, unseen, memo };
         self.text_prefix(&text, start, limit)
     }
@@ -570,15 +591,14 @@ impl Prompter {
         now_unix: i64,
     ) -> Result<Tokens, PromptError> {
         let limit = limit.unwrap_or(usize::MAX);
-        if let Some(what) = request.unsupported {
-            return Err(PromptError::UnsupportedContent(what));
-        }
-        if let Prompt::Ids(all) = &request.prompt {
+        let own = own_prompt(&self.model, request)?;
+        let prompt = own.as_ref().unwrap_or(&request.prompt);
+        if let Prompt::Ids(all) = prompt {
             let ids = all.get(..limit).unwrap_or(all).to_vec();
             let end = if ids.len() < all.len() { End::Limit } else { End::Complete };
             return Ok(Tokens { text: None, ids, end });
         }
-        let text = text(&self.model, &request.prompt, now_unix)?;
+        let text = text(&self.model, prompt, now_unix)?;
         let tokenizer = &self.model.tokenizer;
         let mut ids = Vec::with_capacity(text.content.len() / BYTES_PER_TOKEN);
         if text.marked {
@@ -602,6 +622,15 @@ impl Prompter {
         if at_end && text.marked && text.media.is_none() {
             ids.extend_from_slice(&tokenizer.after);
         }
+        let mut at_end = at_end;
+        if at_end
+            && text.media.is_none()
+            && let Some(continued) = &text.continued
+        {
+            let left = limit.saturating_sub(ids.len());
+            stop = add_continued(&self.model, continued, left, &mut self.scratch, &mut ids);
+            at_end = stop == Stop::End;
+        }
         let end = match stop {
             Stop::Word => End::Word,
             _ if ids.len() > limit || !at_end => End::Limit,
@@ -613,15 +642,75 @@ impl Prompter {
     }
 }
 
+/// The prompt where the model's engine makes another one of a request than vLLM.
+fn own_prompt<'a>(model: &Model, request: &Request<'a>) -> Result<Option<Prompt<'a>>, PromptError> {
+    let unsupported = match (model.engine(), request.api) {
+        (Engine::Sglang, _) => request.unsupported_on_sglang,
+        (Engine::Vllm023, Api::Responses) => Some("Responses of this vLLM"),
+        (Engine::Vllm023, Api::Messages) => Some("Messages of this vLLM"),
+        (Engine::Vllm | Engine::Vllm023, _) => request.unsupported,
+    };
+    if let Some(what) = unsupported {
+        return Err(PromptError::UnsupportedContent(what));
+    }
+    match model.engine() {
+        Engine::Sglang => sglang::prompt(model, request).transpose(),
+        Engine::Vllm | Engine::Vllm023 => Ok(None),
+    }
+}
+
+/// Adds the tokens of a text that is put behind a prompt after that was tokenized, at most about
+/// `left`: as a text for itself, but that what a text begins with isn't there twice (SGLang 0.5.23,
+/// serving_chat.py, `_append_assistant_prefix_to_prompt_ids`).
+fn add_continued(
+    model: &Model,
+    text: &str,
+    left: usize,
+    scratch: &mut Scratch,
+    ids: &mut Vec<u32>,
+) -> Stop {
+    let tokenizer = &model.tokenizer;
+    let mut encode = |text: &str, ids: &mut Vec<u32>| {
+        let most = ids.len().saturating_add(left);
+        let mut stretches = Stretches::new(text, Opening::Text);
+        let mut stop = Stop::End;
+        while stop == Stop::End && stretches.advance(tokenizer).is_some() {
+            stop = tokenizer.encode_parts(text, &stretches.parts, most, scratch, ids);
+            if ids.len() > most {
+                stop = Stop::Limit;
+            }
+        }
+        stop
+    };
+    let start = ids.len();
+    ids.extend_from_slice(&tokenizer.before);
+    let stop = encode(text, ids);
+    if stop == Stop::End {
+        ids.extend_from_slice(&tokenizer.after);
+    }
+    let mut bos = Vec::new();
+    if let Some(token) = model.template.special("bos_token") {
+        encode(token, &mut bos);
+    }
+    if bos.len() == 1 && ids.get(start) == bos.first() {
+        ids.remove(start);
+    }
+    stop
+}
+
 fn text<'r>(model: &Model, prompt: &'r Prompt<'_>, now_unix: i64) -> Result<Text<'r>, PromptError> {
     match prompt {
         Prompt::Chat(chat) => render(model, chat, now_unix),
+        // SGLang has no such field (0.5.23, entrypoints/openai/protocol.py, `CompletionRequest`).
         Prompt::Text { text, add_special_tokens } => Ok(Text {
             content: Cow::Borrowed(text.as_ref()),
-            marked: *add_special_tokens,
+            marked: *add_special_tokens || model.engine() == Engine::Sglang,
             media: None,
+            continued: None,
         }),
         // Answered before a text is asked for.
-        Prompt::Ids(_) => Ok(Text { content: Cow::Borrowed(""), marked: false, media: None }),
+        Prompt::Ids(_) => {
+            Ok(Text { content: Cow::Borrowed(""), marked: false, media: None, continued: None })
+        }
     }
 }

@@ -4,13 +4,15 @@ use std::borrow::Cow;
 
 use minijinja::Value;
 
+use super::dialect::Engine;
 use super::error::PromptError;
 use super::json::Json;
 use super::message::{Conversation, MEDIA, Style};
 use super::model::Model;
 use super::prompter::{Media, Text};
-use super::request::Chat;
+use super::request::{Chat, ToolChoice};
 use super::script::Shape;
+use super::sglang;
 use super::template::Context;
 use super::tools::tools;
 use super::tree::Tree;
@@ -36,6 +38,9 @@ pub(super) fn render<'a>(
     chat: &Chat<'_>,
     now_unix: i64,
 ) -> Result<Text<'a>, PromptError> {
+    if model.dialect.engine == Engine::Sglang {
+        return sglang::render(model, chat, now_unix);
+    }
     if chat.own_template {
         return Err(PromptError::RequestTemplate);
     }
@@ -62,13 +67,27 @@ pub(super) fn render<'a>(
     if let Some(continued) = continued {
         cut_at_tag(&mut text, &continued)?;
     }
+    let (content, media) = cut_at_media(model, number, &conversation, &context, text)?;
+    let content = Cow::Owned(content);
+    Ok(Text { content, marked: chat.add_special_tokens, media, continued: None })
+}
+
+/// A prompt as far as it is certain, and what comes after that, if it has media.
+pub(super) fn cut_at_media(
+    model: &Model,
+    number: usize,
+    conversation: &Conversation<'_>,
+    context: &Context<'_>,
+    mut text: String,
+) -> Result<(String, Option<Media>), PromptError> {
+    let template = &model.template;
     let mut media = None;
     if conversation.media > 0 {
         // What media add is known to the engine only. Text is certain as far as it is the same
         // with the media marked as what they are, and with a text in their place.
         let mut certain = text.find(MEDIA).unwrap_or(0);
-        if style.parts {
-            let other = template.interpret(number, conversation.to_value(true), &context)?;
+        if template.takes_parts(number) {
+            let other = template.interpret(number, conversation.to_value(true), context)?;
             let same = text.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
             certain = certain.min(same);
         }
@@ -84,12 +103,21 @@ pub(super) fn render<'a>(
             bytes: (written + conversation.beside_media).saturating_sub(text.len()),
         });
     }
-    Ok(Text { content: Cow::Owned(text), marked: chat.add_special_tokens, media })
+    Ok((text, media))
 }
 
 /// The prompt but for the last message's text; none where that takes more than a script, or where
 /// the text matters to the prompt otherwise.
 pub(super) fn shape(model: &Model, chat: &Chat<'_>, now_unix: i64) -> Option<Shape> {
+    let mut shape = match model.dialect.engine {
+        Engine::Sglang => sglang::shape(model, chat, now_unix),
+        Engine::Vllm | Engine::Vllm023 => vllm_shape(model, chat, now_unix),
+    }?;
+    shape.clock = model.dialect.clock.clone();
+    Some(shape)
+}
+
+fn vllm_shape(model: &Model, chat: &Chat<'_>, now_unix: i64) -> Option<Shape> {
     if chat.own_template || chat.continue_final_message || chat.anthropic {
         return None;
     }
@@ -102,10 +130,16 @@ pub(super) fn shape(model: &Model, chat: &Chat<'_>, now_unix: i64) -> Option<Sha
 /// The template for a chat, and how it wants the messages.
 fn chosen(model: &Model, chat: &Chat<'_>) -> Option<(usize, Style)> {
     let template = &model.template;
-    let number = template.choose(chat.tools.is_some())?;
+    let number = template.choose(shown_tools(model, chat).is_some())?;
     let style =
         Style { parts: template.takes_parts(number), developer: template.knows_developer(number) };
     Some((number, style))
+}
+
+/// The request's tools, unless the engine leaves them out (`--exclude-tools-when-tool-choice-none`).
+fn shown_tools<'c>(model: &Model, chat: &'c Chat<'_>) -> Option<&'c Json<'c>> {
+    let left_out = model.dialect.excludes_tools && chat.tool_choice == ToolChoice::None;
+    chat.tools.as_ref().filter(|_| !left_out)
 }
 
 fn context<'c>(
@@ -114,11 +148,11 @@ fn context<'c>(
     now_unix: i64,
 ) -> Result<Context<'c>, PromptError> {
     Ok(Context {
-        tools: chat.tools.as_ref().map(tools).transpose()?,
+        tools: shown_tools(model, chat).map(tools).transpose()?,
         documents: documents(chat)?.map(Tree::Json),
         add_generation_prompt: chat.add_generation_prompt,
         variables: variables(model, chat, now_unix)?,
-        now_unix,
+        now_unix: model.dialect.clock.local(now_unix),
     })
 }
 
@@ -130,7 +164,13 @@ fn documents<'c>(chat: &'c Chat<'_>) -> Result<Option<&'c Json<'c>>, PromptError
         let kwargs = chat.kwargs.as_ref()?.get("documents")?;
         (kwargs.str() != Some("auto")).then_some(kwargs)
     };
-    let documents = chat.documents.as_ref().or_else(of_kwargs);
+    documents_of(chat.documents.as_ref().or_else(of_kwargs))
+}
+
+/// These, if they are a list of objects.
+pub(super) fn documents_of<'c>(
+    documents: Option<&'c Json<'c>>,
+) -> Result<Option<&'c Json<'c>>, PromptError> {
     match documents.map(|documents| documents.list()) {
         Some(Some(list)) if list.iter().all(|item| item.map().is_some()) => Ok(documents),
         None => Ok(None),
@@ -177,7 +217,10 @@ fn variables(
     now_unix: i64,
 ) -> Result<Vec<(String, Value)>, PromptError> {
     const REFUSED: PromptError = PromptError::UnsupportedContent("chat_template_kwargs");
-    let mut variables = Vec::new();
+    // These are fields of a request, which go before.
+    let is_field = |name: &str| name == "add_generation_prompt" || name == "continue_final_message";
+    let defaults = model.defaults.iter().filter(|(name, _)| !is_field(name));
+    let mut variables: Vec<_> = defaults.cloned().collect();
     let mut thinking = false;
     if let Some(kwargs) = &chat.kwargs {
         for (name, json) in kwargs.map().ok_or(REFUSED)? {
@@ -189,8 +232,7 @@ fn variables(
                 continue;
             }
             thinking |= name == "enable_thinking";
-            // These are fields of the request, which go before.
-            if name != "add_generation_prompt" && name != "continue_final_message" {
+            if !is_field(name) {
                 variables.push((name.clone().into_owned(), json.to_value()));
             }
         }

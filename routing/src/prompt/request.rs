@@ -68,8 +68,13 @@ pub struct Request<'a> {
     /// The stored response that it goes on from, and whether its own is to be stored.
     previous_response: Option<Cow<'a, str>>,
     stores: bool,
-    /// A field that changes the prompt in a way that is not followed.
+    /// A field that changes the prompt in a way that is not followed, where vLLM serves it.
     pub(super) unsupported: Option<&'static str>,
+    /// The same where SGLang does.
+    pub(super) unsupported_on_sglang: Option<&'static str>,
+    pub(super) api: Api,
+    /// Engines that make another chat of other APIs' requests make it of this.
+    pub(super) body: &'a [u8],
 }
 
 /// Where the prompt comes from.
@@ -94,9 +99,12 @@ impl Prompt<'_> {
 pub(super) struct Chat<'a> {
     pub(super) messages: Vec<Json<'a>>,
     pub(super) tools: Option<Json<'a>>,
+    pub(super) tool_choice: ToolChoice<'a>,
     pub(super) documents: Option<Json<'a>>,
     pub(super) kwargs: Option<Json<'a>>,
     pub(super) reasoning_effort: Option<Json<'a>>,
+    /// `reasoning`, which SGLang's chats have, too.
+    pub(super) reasoning: Option<Json<'a>>,
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
@@ -105,11 +113,43 @@ pub(super) struct Chat<'a> {
     pub(super) anthropic: bool,
     /// Anthropic's `thinking` is disabled: the effort for that depends on the template.
     pub(super) thinking_disabled: bool,
+    /// On SGLang: an effort among the template's arguments goes before the server's default.
+    pub(super) keeps_own_effort: bool,
+}
+
+/// `tool_choice`, as far as prompts differ by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum ToolChoice<'a> {
+    /// Any of them may be called, or has to be.
+    #[default]
+    Any,
+    /// None may.
+    None,
+    /// This one has to be.
+    Named(Cow<'a, str>),
+}
+
+impl<'a> ToolChoice<'a> {
+    /// Of chats and Responses, which have a named function's name in `function` or beside the type.
+    pub(super) fn of(value: Option<Json<'a>>) -> Self {
+        match value {
+            Some(Json::Str(text)) if text == "none" => Self::None,
+            Some(mut choice @ Json::Map(_)) => {
+                let inner = choice.take("function").and_then(|mut function| function.take("name"));
+                let name = inner.or_else(|| choice.take("name")).and_then(Json::into_text);
+                name.map_or(Self::Any, Self::Named)
+            }
+            _ => Self::Any,
+        }
+    }
 }
 
 /// JSON values in what a template sees: a worker is not held up by more. A conversation of a
 /// thousand turns with tool calls has about ten thousand.
 pub(super) const MAX_VALUES: usize = 32_768;
+
+/// What a request with more is refused for.
+pub(super) const VERY_MANY_VALUES: &str = "very many values";
 
 impl<'a> Request<'a> {
     /// Parses a body. Fields that don't bear on the prompt are skipped, whatever is in them.
@@ -146,6 +186,16 @@ impl<'a> Request<'a> {
         // Engines keep it unless they are told not to, if they keep any.
         let store = fields.store.as_ref().and_then(lenient::bool);
         let stores = api == Api::Responses && store.unwrap_or(true);
+        // What SGLang's engines take from elsewhere, or keep apart in their caches.
+        let unsupported_on_sglang = [
+            (fields.input_ids.is_some() && api == Api::Chat, "input_ids"),
+            (fields.session_params.is_some(), "session_params"),
+            (fields.lora_path.is_some(), "lora_path"),
+            (fields.extra_key.is_some() && api != Api::Messages, "extra_key"),
+            (fields.values() > MAX_VALUES, VERY_MANY_VALUES),
+        ]
+        .into_iter()
+        .find_map(|(given, what)| given.then_some(what));
         let mut unsupported = None;
         if matches!(api, Api::Chat | Api::Completions) && fields.truncate_prompt_tokens.is_some() {
             unsupported = Some("truncate_prompt_tokens");
@@ -160,7 +210,7 @@ impl<'a> Request<'a> {
         }
         let prompt = match api {
             _ if fields.values() > MAX_VALUES => {
-                Prompt::unsupported("very many values", &mut unsupported)
+                Prompt::unsupported(VERY_MANY_VALUES, &mut unsupported)
             }
             Api::Chat => Prompt::Chat(chat(fields)?),
             Api::Responses => match responses::chat(fields)? {
@@ -189,6 +239,9 @@ impl<'a> Request<'a> {
             previous_response,
             stores,
             unsupported,
+            unsupported_on_sglang,
+            api,
+            body,
         })
     }
 
@@ -214,7 +267,8 @@ impl<'a> Request<'a> {
         }
         let Prompt::Chat(chat) = &self.prompt else { return None };
         // What is unusual of it would have to be known again.
-        let usual = self.unsupported.is_none() && self.cache_use == CacheUse::Counted;
+        let followed = self.unsupported.is_none() && self.unsupported_on_sglang.is_none();
+        let usual = followed && self.cache_use == CacheUse::Counted;
         let (message, others) = chat.messages.split_last().filter(|_| usual)?;
         let bytes = |message: &Json<'_>| 1 + content(message).map_or(0, str::len);
         let is_user = message.get("role").and_then(Json::str) == Some("user");
@@ -281,9 +335,11 @@ fn chat(fields: Fields<'_>) -> Result<Chat<'_>, RequestError> {
         )?,
         add_special_tokens: flag(&fields.add_special_tokens, "add_special_tokens", false)?,
         tools: fields.tools,
+        tool_choice: ToolChoice::of(fields.tool_choice),
         documents: fields.documents,
         kwargs: fields.chat_template_kwargs,
         reasoning_effort: fields.reasoning_effort,
+        reasoning: fields.reasoning,
         own_template: fields.chat_template.is_some(),
         ..Chat::default()
     })

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::error::RequestError;
 use super::fields::Fields;
 use super::json::Json;
-use super::request::Chat;
+use super::request::{Chat, ToolChoice};
 use super::turn::{Turn, tool};
 
 /// What can't be followed, by name.
@@ -58,10 +58,13 @@ pub(super) fn chat(fields: Fields<'_>) -> Result<Result<Chat<'_>, Unsupported>, 
     Ok(Ok(Chat {
         messages,
         tools,
+        tool_choice: ToolChoice::of(fields.tool_choice),
         kwargs: fields.chat_template_kwargs,
         reasoning_effort: fields.reasoning.and_then(|mut reasoning| reasoning.take("effort")),
         add_generation_prompt: !continued,
         continue_final_message: continued,
+        // Alone of all APIs (protocol.py, `build_tok_params`, which leaves it at its default).
+        add_special_tokens: true,
         ..Chat::default()
     }))
 }

@@ -1,8 +1,10 @@
-//! Dates as `strftime_now` writes them, in UTC: an engine's container has no other zone.
+//! Dates as `strftime_now` writes them. It goes by a `datetime` without a zone, whose name and
+//! offset are empty.
 
 use std::fmt::Write;
 
-/// Formats a moment, in seconds since 1970; unknown signs stay as they are.
+/// Formats a moment, in seconds since 1970 by a clock that UTC's is taken for (see
+/// [`super::clock::Clock::local`]); unknown signs stay as they are.
 pub(super) fn strftime(format: &str, unix: i64) -> String {
     const DAYS: [&str; 7] =
         ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -75,6 +77,7 @@ pub(super) fn strftime(format: &str, unix: i64) -> String {
                 let _ = write!(out, "{hour:02}:{minute:02}:{:02}", second % 60);
             }
             Some('w') => out.push_str(&week_day.to_string()),
+            Some('Z' | 'z') => {}
             Some('%') | None => out.push('%'),
             Some(other) => {
                 out.push('%');
@@ -119,6 +122,8 @@ mod tests {
         assert_eq!(strftime("%d %b %Y %j", 1_709_164_800), "29 Feb 2024 060");
         assert_eq!(strftime("%-d/%-m %e", 0), "1/1  1");
         assert_eq!(strftime("%F", -1), "1969-12-31");
+        // Python 3.12: `datetime.now().strftime("a%Zb%z")`.
+        assert_eq!(strftime("a%Zb%z", 0), "ab");
         let _ = strftime("%F %j %a", i64::MAX);
         let _ = strftime("%F %j %a", i64::MIN);
     }

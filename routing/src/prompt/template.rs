@@ -129,6 +129,34 @@ impl Template {
         self.merges_system
     }
 
+    /// Whether a system message that isn't the first is written where it stands: SGLang's own test
+    /// (0.5.23, parser/template_detection.py, `detect_inline_system_support`).
+    pub(super) fn writes_later_system(&self) -> bool {
+        let message = |role, content| Value::from_pairs([("role", role), ("content", content)]);
+        let messages: Value = [("system", "t"), ("user", "t"), ("system", LATER), ("user", "t")]
+            .into_iter()
+            .map(|(role, content)| message(role, content))
+            .collect();
+        let variables = [("messages", messages), ("add_generation_prompt", Value::from(false))];
+        let template = self.environment.get_template(CHAT);
+        let text = template.and_then(|template| {
+            // It knows no `generation` blocks, which came to this.
+            let known = !template.source().contains(GENERATION);
+            if known { template.render(Value::from_pairs(variables)) } else { Ok(String::new()) }
+        });
+        text.is_ok_and(|text| text.contains(LATER))
+    }
+
+    /// A special token by its name.
+    pub(super) fn special(&self, name: &str) -> Option<&str> {
+        self.special.iter().find(|(known, _)| known == name)?.1.as_str()
+    }
+
+    /// Whether a template's source has a word.
+    pub(super) fn mentions(&self, word: &str) -> bool {
+        self.environment.get_template(CHAT).is_ok_and(|template| template.source().contains(word))
+    }
+
     /// The text: by the script where that can tell it, else by the engine.
     pub(super) fn render(
         &self,
@@ -195,6 +223,9 @@ fn system_must_be_first(environment: &Environment<'_>, name: &str, source: &str)
     source.contains("endgeneration")
         || environment.get_template(name).and_then(|template| template.render(variables)).is_err()
 }
+
+/// What a template is shown to find out whether a later system message comes out.
+const LATER: &str = "__warmpath_later_system__";
 
 /// An error of `raise_exception`.
 #[derive(Debug)]
@@ -460,7 +491,7 @@ fn as_the_engine_has_it(source: &str) -> String {
                 let close = if close.is_empty() { "+" } else { close };
                 out.extend(["{%", open, " raw ", close, "%}"]);
             }
-            "generation" => out.extend(["{%", open, " if true ", close, "%}"]),
+            "generation" => out.extend(["{%", open, GENERATION, close, "%}"]),
             "endgeneration" => out.extend(["{%", open, " endif ", close, "%}"]),
             _ => out.push_str(tag),
         }
@@ -468,6 +499,9 @@ fn as_the_engine_has_it(source: &str) -> String {
     out.push_str(rest);
     out
 }
+
+/// What `generation` becomes; no one writes it so.
+const GENERATION: &str = " if  true  ";
 
 /// Takes the white space sign off one end of a tag.
 fn sign(inner: &str, start: bool) -> (&str, &str) {

@@ -4,7 +4,8 @@ use super::*;
 use crate::gauges::Engines;
 
 fn engines(ranks: &[u32]) -> Message {
-    Message::Engines { replica: 0, engines: Engines { ranks: ranks.to_vec(), complete: true } }
+    let engines = Engines { ranks: ranks.to_vec(), complete: true, kind: Some("vllm") };
+    Message::Engines { replica: 0, engines }
 }
 
 fn batch(rank: u32) -> Message {
@@ -51,4 +52,17 @@ fn the_rank_among_all_engines_is_no_rank_behind_a_balancer() {
     let mut state = State::new(vec![Known { rank: Some(0), ..known("127.0.0.1:0") }]);
     state.take(Message::OtherRank { replica: 0, rank: 2 });
     assert_eq!(state.summary().replicas[0].rank_problem, Some("other_events"));
+}
+
+#[tokio::test]
+async fn an_engine_of_another_kind_than_its_models_prompts_are_for_is_told() {
+    let mut state = State::new(vec![known("127.0.0.1:0")]);
+    let other = |state: &State| state.summary().replicas[0].other_engine;
+    assert_eq!(other(&state), None, "it has said nothing yet");
+    for (kind, told) in [("sglang", Some("sglang")), ("vllm", None)] {
+        let engines = Engines { kind: Some(kind), ..Engines::default() };
+        state.take(Message::Engines { replica: 0, engines });
+        assert_eq!(other(&state), told, "{kind}");
+        assert_eq!(state.summary().replicas[0].engine_kind, Some(kind));
+    }
 }

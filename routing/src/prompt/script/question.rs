@@ -6,6 +6,7 @@
 //! a [`Guard`]; all else ends the run. So what the run wrote is what it would write for every
 //! question that answers the same.
 
+use super::super::clock::Clock;
 use super::super::python::is_space;
 use super::super::strftime::strftime;
 use super::super::template::strip;
@@ -131,7 +132,8 @@ impl<'a> Asking<'a> {
         let [(at, ends)] = *self.written else { return None };
         let after = written.get(at..)?.into();
         written.truncate(at);
-        Some(Shape { before: written, after, ends, guards: self.guards.into() })
+        let clock = Clock::default();
+        Some(Shape { before: written, after, ends, guards: self.guards.into(), clock })
     }
 }
 
@@ -144,13 +146,16 @@ pub(in super::super) struct Shape {
     pub(in super::super) after: Box<str>,
     ends: Ends,
     guards: Box<[Guard]>,
+    /// Whose local time the guards speak of.
+    pub(in super::super) clock: Clock,
 }
 
 impl Shape {
     /// Whether the prompt is of this shape with the question; else the template might have written
     /// something else.
     pub(in super::super) fn takes(&self, question: &str, now_unix: i64) -> bool {
-        is_question(question) && self.guards.iter().all(|guard| guard.holds(question, now_unix))
+        let now = self.clock.local(now_unix);
+        is_question(question) && self.guards.iter().all(|guard| guard.holds(question, now))
     }
 
     /// The part of a question that is in the prompt.
@@ -161,7 +166,8 @@ impl Shape {
     /// Whether what it says of the time still holds.
     pub(in super::super) fn is_of_this_time(&self, now_unix: i64) -> bool {
         let mut times = self.guards.iter().filter(|guard| matches!(guard, Guard::Time(..)));
-        times.all(|guard| guard.holds("", now_unix))
+        let now = self.clock.local(now_unix);
+        times.all(|guard| guard.holds("", now))
     }
 
     /// Bytes that it takes, about.
