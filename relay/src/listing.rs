@@ -204,7 +204,7 @@ mod tests {
             served_names: names(&["demo"]),
             adapters: names(&["alias"]),
             from_engine: true,
-            serving: Default::default(),
+            serving: warmpath_routing::prompt::Serving::default(),
         };
         listings.configure(&[model]);
         assert_eq!(loaded(VLLM), Some(names(&["alias", "sql"])));

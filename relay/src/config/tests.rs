@@ -122,7 +122,7 @@ fn how_a_models_engine_was_started_is_understood() {
         ("engine: tgi", "models[0].engine: \"tgi\" is neither vllm nor sglang"),
         (
             "engine_version: '0.31'",
-            "models[0].engine_version: \"0.31\" how it makes prompts is known",
+            "models[0].engine_version: \"0.31\" is not known here, only 0.32",
         ),
         ("engine: sglang; engine_version: '0.4'", "models[0].engine_version: \"0.4\""),
         ("chat_template: no.jinja", "models[0].chat_template: can't read"),

@@ -16,6 +16,8 @@ use super::vocabulary::Vocabulary;
 
 const MAGIC: &[u8; 8] = b"WARMPATH";
 const VERSION: u64 = 4;
+/// What says nothing of engines: vLLM without options, so that older filters read it.
+const PLAIN_VERSION: u64 = 3;
 
 /// A prepared model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +60,8 @@ impl Definition {
     pub(super) fn write(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
         out.0.extend_from_slice(MAGIC);
-        out.number(VERSION);
+        let plain = self.dialect == Dialect::default();
+        out.number(if plain { PLAIN_VERSION } else { VERSION });
         out.0.extend_from_slice(&self.hash);
         for source in [&self.template.source, &self.template.tools_source] {
             out.number(u64::from(source.is_some()));
@@ -72,14 +75,8 @@ impl Definition {
             out.bytes(name.as_bytes());
             out.bytes(value.as_bytes());
         }
-        out.number(self.dialect.engine.code());
-        out.bytes(self.dialect.template_kwargs.as_bytes());
-        out.flags(&[self.dialect.excludes_tools]);
-        let offsets = self.dialect.clock.offsets();
-        out.number(offsets.len() as u64);
-        for offset in offsets {
-            out.number(offset.from_unix);
-            out.number(u64::from((offset.seconds + DAY).unsigned_abs()));
+        if !plain {
+            self.write_dialect(&mut out);
         }
         let tokenizer = &self.tokenizer;
         out.number(tokenizer.splits.len() as u64);
@@ -105,13 +102,26 @@ impl Definition {
         out.0
     }
 
+    #[cfg(feature = "preprocess")]
+    fn write_dialect(&self, out: &mut Writer) {
+        out.number(self.dialect.engine.code());
+        out.bytes(self.dialect.template_kwargs.as_bytes());
+        out.flags(&[self.dialect.excludes_tools]);
+        let offsets = self.dialect.clock.offsets();
+        out.number(offsets.len() as u64);
+        for offset in offsets {
+            out.number(offset.from_unix);
+            out.number(u64::from((offset.seconds + DAY).unsigned_abs()));
+        }
+    }
+
     pub(super) fn read(bytes: Vec<u8>) -> Result<Self, ArtefactError> {
         let mut input = Reader { bytes: &bytes, at: 0 };
         if input.take(MAGIC.len())? != MAGIC {
             return Err(bad("it doesn't start with WARMPATH"));
         }
         let version = input.number()?;
-        if version != VERSION {
+        if version != VERSION && version != PLAIN_VERSION {
             return Err(bad(&format!("format {version}, this build reads {VERSION}")));
         }
         let mut hash = [0; 32];
@@ -130,17 +140,8 @@ impl Definition {
             let pair = (input.text()?, input.text()?);
             template.special.push(pair);
         }
-        let engine = Engine::of_code(input.number()?).ok_or_else(|| bad("an unknown engine"))?;
-        let template_kwargs = input.text()?;
-        let excludes_tools = input.number()? & 1 != 0;
-        let mut offsets = Vec::new();
-        for _ in 0..input.count()? {
-            let from_unix = input.number()?;
-            let seconds = i32::try_from(input.number()?).map_err(|_| bad("an offset too large"))?;
-            offsets.push(Offset { from_unix, seconds: seconds.saturating_sub(DAY) });
-        }
-        let clock = Clock::new(offsets);
-        let dialect = Dialect { engine, template_kwargs, excludes_tools, clock };
+        let dialect =
+            if version == PLAIN_VERSION { Dialect::default() } else { dialect(&mut input)? };
         let mut tokenizer = TokenizerDefinition::default();
         for _ in 0..input.count()? {
             tokenizer.splits.push(input.text()?);
@@ -175,6 +176,20 @@ impl Definition {
         }
         Ok(Self { hash, template, dialect, tokenizer, vocabulary })
     }
+}
+
+fn dialect(input: &mut Reader<'_>) -> Result<Dialect, ArtefactError> {
+    let engine = Engine::of_code(input.number()?).ok_or_else(|| bad("an unknown engine"))?;
+    let template_kwargs = input.text()?;
+    let excludes_tools = input.number()? & 1 != 0;
+    let mut offsets = Vec::new();
+    for _ in 0..input.count()? {
+        let from_unix = input.number()?;
+        let seconds = i32::try_from(input.number()?).map_err(|_| bad("an offset too large"))?;
+        offsets.push(Offset { from_unix, seconds: seconds.saturating_sub(DAY) });
+    }
+    let clock = Clock::new(offsets);
+    Ok(Dialect { engine, template_kwargs, excludes_tools, clock })
 }
 
 fn bad(reason: &str) -> ArtefactError {
@@ -322,6 +337,11 @@ mod tests {
         assert_eq!(read.vocabulary.rank(256, 99), 1);
         assert_eq!(read.vocabulary.rank(99, 256), NONE);
         assert_eq!(read.vocabulary.merged(1), 258);
+        // Filters from before engines had options read what needs none.
+        let plain = Definition { dialect: Dialect::default(), ..definition() };
+        let bytes = plain.write();
+        assert_eq!(bytes[MAGIC.len()], 3);
+        assert_eq!(Definition::read(bytes.clone()).unwrap().write(), bytes);
     }
 
     proptest! {

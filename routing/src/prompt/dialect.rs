@@ -88,7 +88,7 @@ pub enum UnknownEngine {
     #[error("is neither vllm nor sglang")]
     Name,
     /// The versions that are known.
-    #[error("how it makes prompts is known of {0} only; leave it out to take it for the first")]
+    #[error("is not known here, only {0}; leave it out to take it for the first")]
     Version(String),
 }
 
