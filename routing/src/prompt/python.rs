@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, Value, ValueKind};
+use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value, ValueKind};
 
 /// An integer beyond the template engine's, which are of 128 bits. It can be written only.
 pub(super) struct LongInt(Box<str>);
@@ -97,7 +97,7 @@ impl fmt::Debug for Written {
 
 impl Object for Written {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
-        self.0.as_object().map_or(ObjectRepr::Plain, |inner| inner.repr())
+        self.0.as_object().map_or(ObjectRepr::Plain, DynObject::repr)
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
@@ -109,7 +109,7 @@ impl Object for Written {
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        self.0.as_object().map_or(Enumerator::NonEnumerable, |inner| inner.enumerate())
+        self.0.as_object().map_or(Enumerator::NonEnumerable, DynObject::enumerate)
     }
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
