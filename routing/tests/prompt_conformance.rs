@@ -101,7 +101,7 @@ fn the_frozen_part_is_equal() {
 /// One tokenizer.json under one of the classes of `transformers`: what lies beside it, and what came
 /// of it.
 #[derive(serde::Deserialize)]
-struct Class {
+struct Under {
     model: String,
     changes: serde_json::Map<String, Value>,
     files: HashMap<String, Value>,
@@ -110,7 +110,7 @@ struct Class {
     texts: Vec<(String, Vec<u32>)>,
 }
 
-impl Class {
+impl Under {
     fn prompter(&self) -> Prompter {
         let fixtures = root().join("tests/fixtures");
         let dir = match self.model.as_str() {
@@ -128,7 +128,7 @@ impl Class {
             special_tokens_map_json: beside("special_tokens_map.json"),
             added_tokens_json: beside("added_tokens.json"),
             chat_template_jinja: Some(
-                self.names().map(|name| format!("{{{{ {name} }}}}|")).collect(),
+                self.names().map(|name| ["{{ ", name, " }}|"].concat()).collect(),
             ),
             ..ModelFiles::default()
         };
@@ -149,7 +149,7 @@ fn classes_are_equal() {
     let mut count = 0;
     let mut wrong = Vec::new();
     for line in std::fs::read_to_string(cases).unwrap().lines() {
-        let case: Class = serde_json::from_str(line).unwrap();
+        let case: Under = serde_json::from_str(line).unwrap();
         let place = format!("{} for {:?}", case.class, case.files);
         let mut prompter = case.prompter();
         for (text, ids) in &case.texts {

@@ -286,7 +286,8 @@ mod tests {
         Ok((chat.unwrap_or_default(), tools.unwrap_or_default()))
     }
 
-    /// Each as vLLM 0.32's `resolve_chat_template` chose with transformers 5.19: without and with tools.
+    /// Each as transformers 5.19's `get_processor_dict` and `get_chat_template` gave it, in the order of
+    /// vLLM 0.32's `resolve_chat_template`: without and with tools.
     #[test]
     fn the_engines_choice_is_made() {
         let of_config =

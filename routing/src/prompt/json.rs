@@ -7,7 +7,7 @@ use std::fmt;
 use minijinja::Value;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::python::LongInt;
+use super::python::{LongInt, float_value, written};
 
 /// A JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,12 +95,12 @@ impl<'a> Json<'a> {
             Self::Bool(value) => Value::from(*value),
             Self::Int(number) => Value::from(*number),
             Self::Unsigned(number) => Value::from(*number),
-            Self::Float(number) => Value::from(*number),
+            Self::Float(number) => float_value(*number),
             Self::Str(text) => Value::from(text.as_ref()),
-            Self::List(items) => items.iter().map(Self::to_value).collect(),
-            Self::Map(pairs) => {
-                Value::from_pairs(pairs.iter().map(|(key, value)| (key.as_ref(), value.to_value())))
-            }
+            Self::List(items) => written(items.iter().map(Self::to_value).collect()),
+            Self::Map(pairs) => written(Value::from_pairs(
+                pairs.iter().map(|(key, value)| (key.as_ref(), value.to_value())),
+            )),
         }
     }
 }

@@ -29,6 +29,7 @@ mod json;
 mod lay_out;
 mod lenient;
 mod loop_controls;
+mod markup;
 mod memo;
 mod message;
 mod messages;
@@ -44,6 +45,7 @@ mod render;
 mod request;
 mod requested;
 mod responses;
+mod rewrite;
 #[cfg(feature = "preprocess")]
 mod safe_cuts;
 mod script;

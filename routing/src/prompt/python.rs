@@ -1,14 +1,18 @@
 //! Values written as Python writes them: `str()`, `repr()`, `json.dumps()`.
 
-use std::fmt::Write;
-
+use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use minijinja::value::{Object, ObjectRepr, Value, ValueKind};
+use minijinja::value::{DynObject, Enumerator, Object, ObjectRepr, Value, ValueKind};
 
 /// An integer beyond the template engine's, which are of 128 bits. It can be written only.
-#[derive(Debug)]
 pub(super) struct LongInt(Box<str>);
+
+impl fmt::Debug for LongInt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
 
 impl LongInt {
     /// What these digits are to the engine.
@@ -29,8 +33,91 @@ impl Object for LongInt {
         ObjectRepr::Plain
     }
 
-    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A float that Python writes with an exponent, or as `nan`, which the engine doesn't. It can be
+/// written only.
+#[derive(Clone, Copy)]
+pub(super) struct FarFloat(f64);
+
+/// What a float is to the engine.
+pub(super) fn float_value(number: f64) -> Value {
+    let is_far = number.is_nan()
+        || number.is_finite() && number != 0.0 && {
+            let size = number.abs();
+            !(1e-4..1e16).contains(&size)
+        };
+    if is_far { Value::from_object(FarFloat(number)) } else { Value::from(number) }
+}
+
+impl FarFloat {
+    fn of(value: &Value) -> Option<f64> {
+        value.downcast_object_ref::<Self>().map(|float| float.0)
+    }
+
+    pub(super) fn is(value: &Value) -> bool {
+        value.kind() == ValueKind::Plain && Self::of(value).is_some()
+    }
+}
+
+impl fmt::Debug for FarFloat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&float(self.0))
+    }
+}
+
+impl Object for FarFloat {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A list or a map of a request, which is written as Python writes it, wherever it becomes a text.
+struct Written(Value);
+
+/// A list or a map that is written so.
+pub(super) fn written(value: Value) -> Value {
+    if value.as_object().is_some() { Value::from_object(Written(value)) } else { value }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = String::new();
+        repr(&self.0, &mut out);
+        f.write_str(&out)
+    }
+}
+
+impl Object for Written {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        self.0.as_object().map_or(ObjectRepr::Plain, DynObject::repr)
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.as_object()?.get_value(key)
+    }
+
+    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
+        self.0.as_object()?.get_value_by_str(key)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.0.as_object().map_or(Enumerator::NonEnumerable, DynObject::enumerate)
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        self.0.as_object()?.enumerator_len()
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
     }
 }
 
@@ -73,6 +160,10 @@ impl Dumps {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value, json_float)),
             ValueKind::Plain if LongInt::is(value) => out.push_str(&value.to_string()),
+            ValueKind::Plain => match FarFloat::of(value) {
+                Some(number) => out.push_str(&json_float(number)),
+                None => return Err(NotSerializable),
+            },
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<_> = value.try_iter().map_err(|_| NotSerializable)?.collect();
@@ -235,13 +326,28 @@ fn repr_str(text: &str, out: &mut String) {
                 out.push('\\');
                 out.push(char);
             }
-            char if char < ' ' || ('\u{7f}'..='\u{a0}').contains(&char) || char == '\u{ad}' => {
-                let _ = write!(out, "\\x{:02x}", char as u32);
+            char if !is_printable(char) => {
+                let _ = match char as u32 {
+                    code @ ..=0xff => write!(out, "\\x{code:02x}"),
+                    code @ ..=0xffff => write!(out, "\\u{code:04x}"),
+                    code => write!(out, "\\U{code:08x}"),
+                };
             }
             char => out.push(char),
         }
     }
     out.push(quote);
+}
+
+/// `str.isprintable()` of a character, but for those that one Unicode knows and the other doesn't.
+fn is_printable(char: char) -> bool {
+    if char.is_ascii() {
+        return !char.is_ascii_control();
+    }
+    // Behind another one, so that what combines isn't escaped.
+    let mut text = ['a', char].into_iter().collect::<String>();
+    text = text.escape_debug().skip(1).take(1).collect();
+    text != "\\"
 }
 
 fn number(value: &Value, float: fn(f64) -> String) -> String {
@@ -315,6 +421,10 @@ mod tests {
             ("it's", "\"it's\""),
             ("it's \"x\"", "'it\\'s \"x\"'"),
             ("a\n\u{1}é\u{a0}", "'a\\n\\x01é\\xa0'"),
+            (
+                "a\u{301}\u{200b}\u{3000}漢\u{e000}🙂\u{e0001}",
+                "'a\u{301}\\u200b\\u3000漢\\ue000🙂\\U000e0001'",
+            ),
         ] {
             let mut out = String::new();
             repr_str(text, &mut out);

@@ -6,14 +6,16 @@ use std::ops::Range;
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja::{Environment, Error, ErrorKind, Output, State, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::artefact::TemplateDefinition;
 use super::error::{ArtefactError, PromptError};
 use super::loop_controls::leave_a_block;
+use super::markup::{self, marked_as};
 use super::message::Conversation;
-use super::python::{self, Dumps, LongInt};
+use super::python::{self, Dumps, FarFloat, LongInt};
+use super::rewrite;
 use super::script::{self, Script};
 use super::strftime::strftime;
 use super::tree::Tree;
@@ -68,9 +70,11 @@ impl Template {
                     *script = script::compile(&tree, &functions, &definition.special).map(Box::new);
                 }
             }
+            let rewritten = parse(&source, name, syntax()).ok();
+            let rewritten = rewritten.as_ref().and_then(rewrite::with_own_sums);
             let developer = source.contains("\"developer\"") || source.contains("'developer'");
             environment
-                .add_template_owned(name, source)
+                .add_template_owned(name, rewritten.unwrap_or(source))
                 .map_err(|error| ArtefactError::Template(describe(&error)))?;
             Ok((true, developer))
         };
@@ -261,8 +265,24 @@ fn environment() -> Environment<'static> {
         _ => Value::from(python::str(&value)),
     });
     environment.add_filter("trim", |text: Value, chars: Option<String>| {
-        strip(&python::str(&text), chars.as_deref(), true, true).to_owned()
+        marked_as(&text, strip(&python::str(&text), chars.as_deref(), true, true).to_owned())
     });
+    environment
+        .add_filter("upper", |text: Value| marked_as(&text, python::str(&text).to_uppercase()));
+    environment
+        .add_filter("lower", |text: Value| marked_as(&text, python::str(&text).to_lowercase()));
+    environment.add_filter("title", |text: Value| {
+        marked_as(&text, filters::title(python::str(&text).into()))
+    });
+    for name in ["e", "escape"] {
+        environment.add_filter(name, markup::escape);
+    }
+    environment.add_filter("indent", |text: Value, width, first, blank| {
+        markup::indent(&text, width, first, blank)
+    });
+    environment.add_filter(rewrite::SUM, |left: Value, right: Value| markup::sum(&left, &right));
+    // It writes on several lines what Python writes on one.
+    environment.remove_filter("pprint");
     environment.add_test("iterable", |value: &Value| {
         value.is_undefined()
             || matches!(
@@ -270,11 +290,33 @@ fn environment() -> Environment<'static> {
                 ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
             )
     });
-    let is_number = |value: &Value| value.kind() == ValueKind::Number || LongInt::is(value);
+    let is_number = |value: &Value| {
+        value.kind() == ValueKind::Number || LongInt::is(value) || FarFloat::is(value)
+    };
+    environment.add_test("float", |value: &Value| {
+        FarFloat::is(value) || value.kind() == ValueKind::Number && !value.is_integer()
+    });
     environment.add_test("number", move |value: &Value| {
         is_number(value) || value.kind() == ValueKind::Bool
     });
     environment.add_test("integer", move |value: &Value| value.is_integer() || LongInt::is(value));
+    for (name, rest) in [("even", 0), ("odd", 1)] {
+        environment.add_test(name, move |value: &Value| match i128::try_from(value.clone()) {
+            Ok(number) => Ok(number.rem_euclid(2) == rest),
+            Err(_) => Err(Error::from(ErrorKind::InvalidOperation)),
+        });
+    }
+    for (name, lower) in [("lower", true), ("upper", false)] {
+        environment.add_test(name, move |value: &Value| {
+            let text = python::str(value);
+            let (wanted, other) = if lower {
+                (text.contains(char::is_lowercase), text.contains(char::is_uppercase))
+            } else {
+                (text.contains(char::is_uppercase), text.contains(char::is_lowercase))
+            };
+            wanted && !other
+        });
+    }
     environment.add_test("sequence", |value: &Value| {
         value.is_undefined()
             || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
@@ -294,10 +336,28 @@ fn method(
             "strip" => (true, true),
             "lstrip" => (true, false),
             "rstrip" => (false, true),
-            _ => return unknown_method_callback(state, value, name, args),
+            "title" if args.is_empty() => {
+                let title = markup::title(text).map(|title| marked_as(value, title));
+                return title.ok_or_else(|| Error::from(ErrorKind::UnknownMethod));
+            }
+            // They escape what they are given.
+            "replace" | "join" | "format" if value.is_safe() => {
+                return Err(Error::from(ErrorKind::UnknownMethod));
+            }
+            _ => {
+                let made = unknown_method_callback(state, value, name, args)?;
+                return Ok(match made.as_str() {
+                    Some(text) if value.is_safe() => Value::from_safe_string(text.to_owned()),
+                    None if value.is_safe() && made.kind() == ValueKind::Seq => {
+                        let safe = |item: Value| Value::from_safe_string(item.to_string());
+                        made.try_iter()?.map(safe).collect()
+                    }
+                    _ => made,
+                });
+            }
         };
         let (chars,): (Option<&str>,) = minijinja::value::from_args(args)?;
-        return Ok(Value::from(strip(text, chars, start, end)));
+        return Ok(marked_as(value, strip(text, chars, start, end).to_owned()));
     }
     unknown_method_callback(state, value, name, args)
 }
@@ -497,6 +557,67 @@ mod tests {
             assert!(loads(&format!("{{% if m %}}{control}{{% else %}}a{{% endif %}}")));
         }
     }
+
+    /// As LFM2.5 collects the arguments of tool calls: each sum copies the list.
+    #[test]
+    fn lists_that_grow_item_by_item_are_counted() {
+        let source = "{% set ns = namespace(all=[]) %}{% for item in messages %}\
+                      {% set ns.all = ns.all + [item + '='] %}{% endfor %}{{ ns.all | join(', ') }}";
+        let items = |count: usize| Value::from(vec!["a"; count]);
+        let few = render(source, items(1000)).unwrap();
+        assert!(few.starts_with("a=, a=, ") && few.len() == 3998);
+        let texts = "{% set ns = namespace(all='') %}{% for item in messages %}\
+                     {% set ns.all = ns.all + item %}{% endfor %}{{ ns.all }}";
+        let long = "a".repeat(160);
+        let texts = render(texts, Value::from(vec![long; 50_000]));
+        assert_eq!(texts, Err(PromptError::TemplateFailed("too many steps")));
+        let many = render(source, items(50_000));
+        assert_eq!(many, Err(PromptError::TemplateFailed("too many steps")));
+    }
+
+    /// One template and what Jinja2 made of it, in the environment of transformers.
+    #[derive(serde::Deserialize)]
+    struct Rendered {
+        source: String,
+        /// None where it failed.
+        text: Option<String>,
+    }
+
+    /// What templates of these cases are given as messages.
+    const MESSAGES: &str = r#"[
+        {"role": "user", "content": "it's <b>\"x\"</b> & é\n"},
+        {"role": "assistant", "content": " a,b,,c ",
+         "n": {"f": 1e20, "g": 0.5, "i": 3, "t": true, "z": null, "s": "it's"},
+         "l": [1, 2.0, "a'b", null, false, {"k": -1e-7}],
+         "e": {}, "w": "ﬁ Straße ǆ ŉ ΑΣΩ. ŒUVRE"}]"#;
+
+    /// Where Jinja2 has a text, it is ours, or we have none: a template that fails here is told by its
+    /// name, and routed without tokens.
+    #[test]
+    fn expressions_are_jinjas() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let frozen = root.join("tests/fixtures/conformance/templates.jsonl");
+        let cases = std::env::var_os("WARMPATH_TEMPLATES").map_or(frozen, Into::into);
+        let messages = crate::prompt::python_json::read(MESSAGES.as_bytes()).unwrap();
+        let (mut equal, mut failed, mut wrong) = (0, Vec::new(), Vec::new());
+        for line in std::fs::read_to_string(cases).unwrap().lines() {
+            let case: Rendered = serde_json::from_str(line).unwrap();
+            let Some(text) = case.text else { continue };
+            match render(&case.source, messages.to_value()) {
+                Ok(ours) if ours == text => equal += 1,
+                Ok(ours) => wrong.push(format!("{}: {ours:?}, not {text:?}", case.source)),
+                Err(error) => failed.push(format!("{}: {error}", case.source)),
+            }
+        }
+        eprintln!("{equal} equal, {} failed, {} wrong", failed.len(), wrong.len());
+        for line in wrong.iter().chain(&failed) {
+            eprintln!("  {}", line.strip_prefix(SETS).unwrap_or(line));
+        }
+        assert!(wrong.is_empty(), "{} of {} differ", wrong.len(), equal + wrong.len());
+        assert!(equal > failed.len(), "{} of {} fail", failed.len(), equal + failed.len());
+    }
+
+    const SETS: &str = "{% set m = messages[0] %}{% set a = messages[1] %}";
 
     #[test]
     fn a_refusal_is_told_from_a_failure() {

@@ -152,7 +152,10 @@ fn add_tokens(
     hub: &HubConfig,
 ) -> Result<(), ArtefactError> {
     let named = hub.special();
-    let own = named.iter().filter(|(name, _)| !HubConfig::is_standard(name));
+    let of_class = hub.class.own_tokens();
+    let own = named.iter().filter(|(name, _)| {
+        !HubConfig::is_standard(name) && of_class.iter().all(|(own, _)| own != name)
+    });
     let own: Vec<_> = own.map(|(_, token)| token.content.clone()).collect();
     let special = named.into_iter().map(|(_, token)| token).chain(hub.further());
     let (mut all, listed) = if hub.class.rules().is_none() {

@@ -4,7 +4,7 @@
 use minijinja::value::{Value, ValueKind};
 
 use super::json::Json;
-use super::python::{self, Dumps, NotSerializable};
+use super::python::{self, Dumps, NotSerializable, written};
 
 /// A value with others in it.
 #[derive(Clone, Debug)]
@@ -28,10 +28,10 @@ impl<'a> Tree<'a> {
         match self {
             Self::Json(json) => json.to_value(),
             Self::Own(json) => json.to_value(),
-            Self::List(items) => items.iter().map(Self::to_value).collect(),
-            Self::Map(pairs) => {
-                Value::from_pairs(pairs.iter().map(|(key, value)| (*key, value.to_value())))
-            }
+            Self::List(items) => written(items.iter().map(Self::to_value).collect()),
+            Self::Map(pairs) => written(Value::from_pairs(
+                pairs.iter().map(|(key, value)| (*key, value.to_value())),
+            )),
         }
     }
 }

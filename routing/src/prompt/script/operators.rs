@@ -219,6 +219,8 @@ fn kind(value: Value<'_>) -> Option<ValueKind> {
         Value::List(list) if list.is_sequence => ValueKind::Seq,
         Value::List(_) => ValueKind::Iterable,
         Value::Node(node) => node.kind(),
+        // A number that is no number of the engine's.
+        Value::Other(value) if value.kind() == ValueKind::Plain => return None,
         Value::Other(value) => value.kind(),
         Value::Pair(_) | Value::Space(_) | Value::Opaque => return None,
     })
