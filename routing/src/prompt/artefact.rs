@@ -1,10 +1,10 @@
 //! The prepared form of a model's files: what the relay sends to the workers.
 //!
 //! Layout (integers are LEB128, strings and lists have their length in front):
-//! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat templates, flags of these,
-//! special tokens by name, engine, its options and clock, splits, flags, rule for spaces, ids before
-//! and after a text, added tokens,
-//! and the vocabulary's tables (see [`super::vocabulary`]), which are used where they lie.
+//! magic `WARMPATH`, format version, tokenizer hash (32 bytes), chat templates, how they take
+//! content, special tokens by name, (from format 4 on: flags of the templates, engine, its options
+//! and clock,) splits, flags, rule for spaces, ids before and after a text, added tokens, and the
+//! vocabulary's tables (see [`super::vocabulary`]), which are used where they lie.
 
 use super::added::AddedToken;
 use super::clock::{Clock, DAY, Offset};
@@ -16,7 +16,7 @@ use super::vocabulary::Vocabulary;
 
 const MAGIC: &[u8; 8] = b"WARMPATH";
 const VERSION: u64 = 4;
-/// What says nothing of engines: vLLM without options, so that older filters read it.
+/// What says nothing of engines and templates beyond what older filters know, so that they read it.
 const PLAIN_VERSION: u64 = 3;
 
 /// A prepared model.
@@ -60,22 +60,22 @@ impl Definition {
     pub(super) fn write(&self) -> Vec<u8> {
         let mut out = Writer(Vec::new());
         out.0.extend_from_slice(MAGIC);
-        let plain = self.dialect == Dialect::default();
+        let plain = self.dialect == Dialect::default() && !self.template.chat_only;
         out.number(if plain { PLAIN_VERSION } else { VERSION });
         out.0.extend_from_slice(&self.hash);
         for source in [&self.template.source, &self.template.tools_source] {
             out.number(u64::from(source.is_some()));
             out.bytes(source.as_deref().unwrap_or_default().as_bytes());
         }
-        let TemplateDefinition { content_parts, tools_content_parts, chat_only, .. } =
-            self.template;
-        out.flags(&[content_parts, tools_content_parts, chat_only]);
+        out.number(u64::from(self.template.content_parts));
+        out.number(u64::from(self.template.tools_content_parts));
         out.number(self.template.special.len() as u64);
         for (name, value) in &self.template.special {
             out.bytes(name.as_bytes());
             out.bytes(value.as_bytes());
         }
         if !plain {
+            out.flags(&[self.template.chat_only]);
             self.write_dialect(&mut out);
         }
         let tokenizer = &self.tokenizer;
@@ -132,16 +132,17 @@ impl Definition {
             let text = input.text()?;
             *source = given.then_some(text);
         }
-        let flags = input.number()?;
-        template.content_parts = flags & 1 != 0;
-        template.tools_content_parts = flags & 2 != 0;
-        template.chat_only = flags & 4 != 0;
+        template.content_parts = input.number()? != 0;
+        template.tools_content_parts = input.number()? != 0;
         for _ in 0..input.count()? {
             let pair = (input.text()?, input.text()?);
             template.special.push(pair);
         }
-        let dialect =
-            if version == PLAIN_VERSION { Dialect::default() } else { dialect(&mut input)? };
+        let mut dialect = Dialect::default();
+        if version != PLAIN_VERSION {
+            template.chat_only = input.number()? & 1 != 0;
+            dialect = self::dialect(&mut input)?;
+        }
         let mut tokenizer = TokenizerDefinition::default();
         for _ in 0..input.count()? {
             tokenizer.splits.push(input.text()?);
