@@ -21,6 +21,7 @@ pub mod recent;
 pub mod residency;
 pub mod ring;
 pub mod state;
+pub mod tally;
 pub mod unique_keys;
 pub mod usage;
 pub mod view;

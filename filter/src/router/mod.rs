@@ -1,6 +1,8 @@
 //! The role `router`: the HTTP filter on every worker.
 
+mod aftermath;
 mod dispatch;
+mod drifts;
 mod ending;
 mod exchange;
 mod feedback;

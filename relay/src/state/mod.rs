@@ -7,6 +7,7 @@
 mod adapters;
 mod gateways;
 mod replica;
+mod roots;
 mod stores;
 mod streams;
 mod summary;
@@ -144,11 +145,13 @@ impl State {
             Message::Report { replica, report } => self.report(replica, &report),
             Message::Engines { replica, engines } => self.ranks(replica, |r| r.engines = engines),
             Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
+            Message::Caches { replica, caches } => self.update(replica, |r| r.caches(caches)),
             Message::OtherRank { replica, rank } => {
                 self.ranks(replica, |r| r.ranks.skipped(rank));
             }
-            Message::Serves { replica, wrong, adapters } => {
+            Message::Serves { replica, wrong, adapters, root } => {
                 self.update(replica, |r| r.serves(wrong));
+                self.rooted(replica, root);
                 self.listed(replica, adapters);
             }
             Message::Subscribe { reply } => {
@@ -184,8 +187,9 @@ impl State {
     fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let told = |replica: &Replica| {
-            let Replica { slot, block_tokens, known, adapters, .. } = replica;
-            (replica.state(), *slot, *block_tokens, known.weight, adapters.clone())
+            let Replica { slot, block_tokens, known, adapters, caches_nothing, .. } = replica;
+            let adapters = adapters.clone();
+            (replica.state(), *slot, *block_tokens, known.weight, adapters, *caches_nothing)
         };
         let before = told(replica);
         change(replica);

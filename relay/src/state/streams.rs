@@ -197,6 +197,8 @@ impl State {
                 weight: u32::from(replica.known.weight),
                 state: replica.state().into(),
                 tiers: own.chain(self.store_tier(*id)).collect(),
+                caches_nothing: replica.caches_nothing,
+                other_root: self.has_other_root(replica),
                 adapters_known: replica.adapters.is_some(),
                 adapters: replica
                     .adapters
