@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use warmpath_routing::drift::Suspect;
 
 use crate::http;
 use crate::output;
@@ -135,6 +136,11 @@ struct Replica {
     #[serde(default)]
     engine_ranks: Vec<u32>,
     other_engine: Option<String>,
+    root: Option<String>,
+    #[serde(default)]
+    other_root: bool,
+    #[serde(default)]
+    caches_nothing: bool,
 }
 
 impl Replica {
@@ -204,6 +210,21 @@ impl Relay {
                 text,
                 "  {}: it is {engine}, but its model's prompts are made for another engine.",
                 replica.name()
+            );
+        }
+        for replica in self.replicas.iter().filter(|replica| replica.caches_nothing) {
+            let _ = writeln!(
+                text,
+                "  {}: its engine keeps no prefix cache; nothing of it is ever warm.",
+                replica.name()
+            );
+        }
+        for replica in self.replicas.iter().filter(|replica| replica.other_root) {
+            let _ = writeln!(
+                text,
+                "  {}: its engine has the model from {:?}, and others of its model from elsewhere.",
+                replica.name(),
+                replica.root.as_deref().unwrap_or_default()
             );
         }
         for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
@@ -304,6 +325,17 @@ impl Envoy {
             let parts = if parts.is_empty() { "none".to_owned() } else { parts.join(", ") };
             let _ = writeln!(text, "  {name:<11} {parts}");
         }
+        for suspect in Suspect::ALL {
+            let name = suspect.name();
+            let count = self.router.get(&format!("suspect.{name}")).copied().unwrap_or(0);
+            if count > 0 {
+                let _ = writeln!(
+                    text,
+                    "  {name} is suspect of {count} replicas: {}.",
+                    suspect.advice()
+                );
+            }
+        }
         for (name, map) in [("router", &self.router), ("side-stream", &self.sidestream)] {
             let parts: Vec<String> =
                 map.iter().map(|(name, value)| format!("{name} {value}")).collect();
@@ -335,6 +367,13 @@ mod tests {
         assert!(text.contains("refusals    zone_missing 2 (100.0 %)"), "{text}");
         assert!(text.contains("side-stream synced 1"), "{text}");
         assert!(!text.contains("decide_us"), "{text}");
+        assert!(!text.contains("is suspect"), "{text}");
+        let drifts = format!("{STATS}wasmcustom.warmpath.router.suspect.template: 2\n");
+        let drifts = Envoy::parse(&drifts).text();
+        assert!(
+            drifts.contains("  template is suspect of 2 replicas: the engine makes"),
+            "{drifts}"
+        );
         let stale = Envoy::parse(&STATS.replace("map_fresh: 1", "map_fresh: 0")).text();
         assert!(stale.starts_with("the map is stale though"), "{stale}");
         assert!(Envoy::parse("").text().contains("not loaded"));
@@ -349,7 +388,8 @@ mod tests {
                  "hears_events": true, "held_engine_blocks": 12, "kv_usage": 0.25,
                  "requests_waiting": 1, "requests_running": 2, "other_engine": "sglang"},
                 {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY",
-                 "rank_problem": "other_events", "engine_ranks": [2, 3]}
+                 "rank_problem": "other_events", "engine_ranks": [2, 3],
+                 "root": "/m/b", "other_root": true, "caches_nothing": true}
             ]
         }))
         .unwrap();
@@ -363,6 +403,9 @@ mod tests {
         let other = "10.0.0.1:8000: it is sglang, but its model's prompts are made for another";
         assert!(text.contains(other), "{text}");
         assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
+        assert!(text.contains("10.0.0.2:8000 rank 1: its engine keeps no prefix cache"), "{text}");
+        assert!(text.contains("rank 1: its engine has the model from \"/m/b\", and"), "{text}");
+        assert!(!text.contains("10.0.0.1:8000: its engine"), "{text}");
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub const ARTEFACTS: &[u8] = b"wp/x";
 /// `warmpath_routing::poison::Table`; the number is its format's.
 pub const POISON: &[u8] = b"wp/p1";
 
+/// `warmpath_routing::drift::Table`; the number is its format's.
+pub const DRIFTS: &[u8] = b"wp/d1";
+/// `warmpath_routing::tally::Tallies`.
+pub const TALLIES: &[u8] = b"wp/t";
+
 /// `warmpath.sidestream.v1.Pools`: those of all routers' policies, for the relay. What a policy no
 /// longer has stays until Envoy restarts.
 pub const POOLS: &[u8] = b"wp/p";
@@ -291,9 +296,14 @@ impl Data for Memory {
         Ok(())
     }
 
-    // Tests have one thread, so that nothing comes between reading and writing.
+    // Tests have one thread, so that nothing comes between reading and writing. Another value has
+    // another version.
     fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError> {
-        Ok(self.0.get(key).map(|value| (value.clone(), 1)))
+        let version = |value: &[u8]| {
+            let hash = blake3::hash(value);
+            hash.as_bytes().first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes) | 1)
+        };
+        Ok(self.0.get(key).map(|value| (value.clone(), version(value))))
     }
 
     fn set_if(&mut self, key: &[u8], value: &[u8], _: u32) -> Result<bool, HostError> {

@@ -223,6 +223,8 @@ fn render(summary: &Summary) -> String {
         gauge "hears_events" "Whether the engine's events are heard." |r| f64::from(u8::from(r.hears_events));
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
         gauge "wrong_model" "Whether the engine serves another model than it is said to." |r| f64::from(u8::from(r.wrong_model.is_some()));
+        gauge "other_root" "Whether another replica of its model has it from elsewhere." |r| f64::from(u8::from(r.other_root));
+        gauge "caches_nothing" "Whether the engine says that it keeps no prefix cache." |r| f64::from(u8::from(r.caches_nothing));
         gauge "asleep" "Whether the engine sleeps." |r| f64::from(u8::from(r.asleep.is_some()));
         gauge "rank_problem" "Whether the engine's data-parallel ranks are others than configured." |r| f64::from(u8::from(r.rank_problem.is_some()));
         gauge "adapters_known" "Whether it is known which LoRA adapters the engine has loaded." |r| f64::from(u8::from(r.adapters.is_some()));

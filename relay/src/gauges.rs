@@ -62,6 +62,9 @@ pub(crate) struct Page {
     pub(crate) load: Option<Load>,
     pub(crate) engines: Engines,
     pub(crate) sleep: Option<Sleep>,
+    /// Whether it keeps a prefix cache, where it says so: `vllm:cache_config_info`, whose labels are
+    /// the fields of its `CacheConfig` (vLLM 0.32.0, `config/cache.py`, `metrics_info`).
+    pub(crate) caches: Option<bool>,
 }
 
 /// Whose a gauge is.
@@ -80,6 +83,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     let mut loads: BTreeMap<Owner, (Load, bool)> = BTreeMap::new();
     let mut ranks = BTreeSet::new();
     let mut sleep = None;
+    let mut caches = None;
     let mut complete = true;
     let mut kind = None;
     for line in text.lines() {
@@ -105,6 +109,15 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
                     }
                 } else if value > 0.5 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
                     sleep = Some(Sleep::Emptied);
+                }
+                continue;
+            }
+            // The engines of an API are configured alike.
+            "vllm:cache_config_info" => {
+                if labels.contains("enable_prefix_caching=\"True\"") {
+                    caches = Some(true);
+                } else if labels.contains("enable_prefix_caching=\"False\"") {
+                    caches = caches.or(Some(false));
                 }
                 continue;
             }
@@ -135,7 +148,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
             sum.1 |= found;
         }
     }
-    Page { load: sum.1.then_some(sum.0), engines, sleep }
+    Page { load: sum.1.then_some(sum.0), engines, sleep, caches }
 }
 
 /// Kinds of engines, as the names of their metrics begin.
@@ -194,6 +207,20 @@ mod tests {
         assert_eq!(load(&second, Some(7)), None);
         let page = parse(&second, Rank::default());
         assert_eq!(page.engines, Engines { ranks: vec![2, 3], complete: true, kind: Some("vllm") });
+    }
+
+    #[test]
+    fn reads_whether_vllm_keeps_a_prefix_cache() {
+        let page = |value: &str| {
+            let labels =
+                format!("block_size=\"32\",enable_prefix_caching=\"{value}\",engine=\"0\"");
+            parse(&format!("vllm:cache_config_info{{{labels}}} 1.0\n"), Rank::default())
+        };
+        assert_eq!(page("True").caches, Some(true));
+        assert_eq!(page("False").caches, Some(false));
+        assert_eq!(page("None").caches, None, "what isn't known isn't told");
+        assert_eq!(page("False").engines, Engines::default(), "the label is no rank's load");
+        assert_eq!(parse("vllm:num_requests_running 1\n", Rank::default()).caches, None);
     }
 
     #[test]

@@ -66,6 +66,14 @@ impl Listing {
         Some(listing)
     }
 
+    /// Where the engine has its model from: vLLM's `--model` (0.32.0,
+    /// `entrypoints/openai/models/serving.py`). None where it says several, or just its name, as
+    /// SGLang does.
+    pub(crate) fn root(&self) -> Option<&str> {
+        let mut roots = self.roots.iter().filter(|root| !self.served.contains(*root));
+        roots.next().filter(|_| roots.next().is_none()).map(String::as_str)
+    }
+
     /// Whether the engine serves a model that has one of these names.
     pub(crate) fn serves(&self, names: &[String]) -> bool {
         names.iter().any(|name| self.served.contains(name) || self.roots.contains(name))
@@ -175,6 +183,9 @@ mod tests {
         assert!(listing.serves(&names(&["other", "demo"])));
         assert!(listing.serves(&names(&["/models/demo"])), "by what the engine has it from");
         assert!(!listing.serves(&names(&["sql", "/loras/sql"])), "an adapter is not the model");
+        assert_eq!(listing.root(), Some("/models/demo"));
+        let sglang = br#"{"data": [{"id": "demo", "root": "demo"}]}"#;
+        assert_eq!(Listing::parse(sglang).unwrap().root(), None);
         for wrong in ["", "[]", "{}", r#"{"data": [{"id": 5}]}"#, r#"{"data": 1}"#] {
             assert_eq!(Listing::parse(wrong.as_bytes()), None, "{wrong}");
         }

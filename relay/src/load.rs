@@ -136,6 +136,7 @@ impl Poller {
         let mut pulse = Pulse { up: None, silent: 0, due: ask_at };
         let mut told = Engines::default();
         let mut told_sleep = None;
+        let mut told_caches = None;
         loop {
             let start = Instant::now();
             let looks = pulse.due <= start || !pulse.is_well();
@@ -179,6 +180,14 @@ impl Poller {
                 told_sleep = sleep;
                 let sleep = Message::Sleep { replica: self.replica, sleep };
                 if self.state.send(sleep).await.is_err() {
+                    return;
+                }
+            }
+            let caches = page.as_ref().and_then(|page| page.caches);
+            if let Some(caches) = caches.filter(|_| caches != told_caches) {
+                told_caches = Some(caches);
+                let caches = Message::Caches { replica: self.replica, caches };
+                if self.state.send(caches).await.is_err() {
                     return;
                 }
             }
@@ -257,7 +266,8 @@ impl Poller {
         });
         let right = wrong.is_none();
         let adapters = listings.loaded(model, &listing).filter(|_| right);
-        let serves = Message::Serves { replica: self.replica, wrong, adapters };
+        let root = listing.root().map(str::to_owned);
+        let serves = Message::Serves { replica: self.replica, wrong, adapters, root };
         self.state.send(serves).await.map_err(|_| Ended)?;
         let engine = self
             .rank

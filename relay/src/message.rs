@@ -32,11 +32,18 @@ pub enum Message {
     Engines { replica: ReplicaId, engines: Engines },
     /// Its engine sleeps, or is awake.
     Sleep { replica: ReplicaId, sleep: Option<Sleep> },
+    /// Its engine says whether it keeps a prefix cache.
+    Caches { replica: ReplicaId, caches: bool },
     /// Many batches were of another rank, and none of its own.
     OtherRank { replica: ReplicaId, rank: u32 },
     /// Its engine serves the model that it is said to, and which adapters it has loaded, where its
-    /// answer tells them all; or another model, and which.
-    Serves { replica: ReplicaId, wrong: Option<String>, adapters: Option<Adapters> },
+    /// answer tells them all; or another model, and which. And where it has it from, if it says so.
+    Serves {
+        replica: ReplicaId,
+        wrong: Option<String>,
+        adapters: Option<Adapters>,
+        root: Option<String>,
+    },
     /// A new side-stream; the answer is held back until all replicas settled.
     Subscribe { reply: oneshot::Sender<Subscription> },
     /// A stream's gateway tells the pools of its policy.

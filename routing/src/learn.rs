@@ -137,6 +137,21 @@ mod tests {
         assert!(close(prices.queued_ms, 420.0), "{prices:?}");
     }
 
+    #[test]
+    fn a_few_answers_are_enough_for_each_worker_to_learn_alone() {
+        let configured = CostModel::default();
+        for factor in [0.3, 0.8, 2.0, 5.0] {
+            let prefill_ms_per_1k_tokens = configured.prefill_ms_per_1k_tokens * factor;
+            let real = CostModel { prefill_ms_per_1k_tokens, ..CostModel::default() };
+            let mut learned = Learned::default();
+            for _ in 0..20 {
+                learned.observe(&configured, &engine(&real, 4_000, 0));
+            }
+            let is = learned.prices(&configured).prefill_ms_per_1k_tokens;
+            assert!(close(is, prefill_ms_per_1k_tokens), "{factor}: {is}");
+        }
+    }
+
     proptest! {
         #[test]
         fn prices_stay_within_their_bounds(

@@ -16,9 +16,9 @@ pub const EXPIRY_MS: u64 = 5_000;
 /// Replicas in one ledger; beyond that a worker keeps what it knows for itself.
 pub const MOST_LINES: usize = 4_096;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const HEAD: usize = 24;
-const LINE: usize = 28;
+const LINE: usize = 24;
 
 /// What is written in a place that is given up.
 pub const GIVEN_UP: &[u8] = &[0];
@@ -32,22 +32,14 @@ pub struct Line {
     pub cold_tokens: u32,
     /// Until when the replica is ejected, in milliseconds since 1970; 0 if it isn't.
     pub ejected_until_ms: u64,
-    /// Bits of [`Line::MISSING`] and [`Line::SURPRISE`].
-    pub drift: u32,
 }
 
 impl Line {
-    /// Expected cached, was not.
-    pub const MISSING: u32 = 1;
-    /// Not expected, was.
-    pub const SURPRISE: u32 = 2;
-
     /// Adds what another worker says.
     pub fn add(&mut self, other: &Self) {
         self.in_flight = self.in_flight.saturating_add(other.in_flight);
         self.cold_tokens = self.cold_tokens.saturating_add(other.cold_tokens);
         self.ejected_until_ms = self.ejected_until_ms.max(other.ejected_until_ms);
-        self.drift |= other.drift;
     }
 }
 
@@ -80,7 +72,6 @@ impl Ledger {
             bytes.extend(line.in_flight.to_le_bytes());
             bytes.extend(line.cold_tokens.to_le_bytes());
             bytes.extend(line.ejected_until_ms.to_le_bytes());
-            bytes.extend(line.drift.to_le_bytes());
         }
         bytes
     }
@@ -98,7 +89,6 @@ impl Ledger {
                 in_flight: u32_at(bytes, 8)?,
                 cold_tokens: u32_at(bytes, 12)?,
                 ejected_until_ms: u64_at(bytes, 16)?,
-                drift: u32_at(bytes, 24)?,
             };
             Some((u64_at(bytes, 0)?, line))
         };
@@ -250,12 +240,12 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let line = Line { in_flight: 2, cold_tokens: 3, ejected_until_ms: 4, drift: 1 };
+        let line = Line { in_flight: 2, cold_tokens: 3, ejected_until_ms: 4 };
         let ledger = Ledger { id: 7, beat_ms: 1_000, lines: [(9, line)].into() };
         assert_eq!(
             ledger.encode(),
-            b"\x01\0\0\0\x01\0\0\0\x07\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0\
-              \x09\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\0\0\0\0\x01\0\0\0"
+            b"\x02\0\0\0\x01\0\0\0\x07\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0\
+              \x09\0\0\0\0\0\0\0\x02\0\0\0\x03\0\0\0\x04\0\0\0\0\0\0\0"
         );
         assert_eq!(Ledger::decode(&ledger.encode()), Some(ledger));
     }

@@ -22,6 +22,7 @@ pub mod residency;
 pub mod ring;
 pub mod state;
 pub mod stored;
+pub mod tally;
 pub mod unique_keys;
 pub mod usage;
 pub mod view;

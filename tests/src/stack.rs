@@ -54,6 +54,8 @@ pub struct Options {
     pub model: PathBuf,
     /// Flags for every engine.
     pub engine_flags: Vec<String>,
+    /// The directory of one engine's model, where that is another one.
+    pub models: [Option<PathBuf>; ENGINES.len()],
     /// What each engine serves, in the order of their ports. All run the same model.
     pub serves: [Serves; ENGINES.len()],
     /// The relay's configuration instead of the quick start's.
@@ -85,6 +87,7 @@ impl Options {
             ports: Ports::free()?,
             model: repository().join("tests/fixtures/models/demo"),
             engine_flags: Vec::new(),
+            models: std::array::from_fn(|_| None),
             serves: std::array::from_fn(|_| Serves::new(&["demo"], &[])),
             relay_config: None,
             envoy_config: None,
@@ -161,11 +164,13 @@ impl Stack {
     pub fn start_engine(&mut self, engine: usize) -> anyhow::Result<()> {
         let spec = ENGINES.get(engine).context("no such engine")?;
         let serves = self.options.serves.get(engine).context("no such engine")?;
+        let model = self.options.models.get(engine).and_then(Option::as_ref);
+        let model = model.unwrap_or(&self.options.model);
         let [http, events, replay] = self.options.ports.engine(engine as u16);
         let mut command = Command::new(&self.options.tools.warmpath);
         command
             .arg("engine")
-            .args(["--model".as_ref(), self.options.model.as_os_str()])
+            .args(["--model".as_ref(), model.as_os_str()])
             .arg("--served-model-name")
             .args(&serves.names)
             .args(serves.adapters.iter().flat_map(|adapter| ["--lora", adapter.as_str()]))

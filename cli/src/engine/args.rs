@@ -44,6 +44,9 @@ pub(crate) struct Options {
     /// Blocks in the cache
     #[arg(long, value_name = "BLOCKS", default_value_t = 4096)]
     pub(super) num_gpu_blocks_override: usize,
+    /// Keep no prefix cache: nothing is found again, and no event comes
+    #[arg(long)]
+    pub(super) no_enable_prefix_caching: bool,
     /// Most tokens of prompt and answer [default: 32768, or what the cache holds]
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_model_len: Option<usize>,
@@ -114,6 +117,9 @@ pub(crate) struct Options {
     /// body contains this
     #[arg(long, value_name = "TEXT")]
     pub(super) fault_crash_on: Option<String>,
+    /// For tests: publishes no KV event, as if all were lost on their way
+    #[arg(long)]
+    pub(super) fault_lose_events: bool,
     /// For tests: resets the connection of a request whose content-length is above this, once so
     /// much of its body has come
     #[arg(long, value_name = "BYTES")]

@@ -115,6 +115,8 @@ struct Block {
 #[derive(Debug)]
 pub(crate) struct Cache {
     block_size: usize,
+    /// Blocks get names, by which they are found again.
+    names: bool,
     blocks: Vec<Block>,
     /// Blocks that nobody uses, the one to go next first.
     free: BTreeMap<u64, usize>,
@@ -128,6 +130,7 @@ impl Cache {
     pub(crate) fn new(block_size: usize, blocks: usize) -> Self {
         Self {
             block_size,
+            names: true,
             blocks: (0..blocks)
                 .map(|index| Block { freed: index as u64, ..Block::default() })
                 .collect(),
@@ -137,6 +140,17 @@ impl Cache {
             reserved: 0,
             events: Vec::new(),
         }
+    }
+
+    /// The same without a prefix cache: as in vLLM (0.32.0, `v1/core/kv_cache_manager.py`,
+    /// `enable_caching`) no block gets a name, so that nothing is found again and no event comes.
+    pub(crate) fn without_prefixes(self) -> Self {
+        Self { names: false, ..self }
+    }
+
+    /// Whether prefixes are found again.
+    pub(crate) fn finds_prefixes(&self) -> bool {
+        self.names
     }
 
     /// Blocks in use by running requests.
@@ -256,6 +270,9 @@ impl Cache {
     fn name_full_blocks(&mut self, sequence: &mut Sequence) {
         let full = sequence.prompt.hashes.len();
         let from = sequence.named;
+        if !self.names {
+            return;
+        }
         for (hash, &index) in sequence.prompt.hashes.iter().zip(&sequence.blocks).skip(from) {
             if let Some(block) = self.blocks.get_mut(index) {
                 block.hash = Some(*hash);

@@ -32,6 +32,21 @@ fn hashes(events: &[Event]) -> (Vec<BlockHash>, Vec<BlockHash>) {
 }
 
 #[test]
+fn without_a_prefix_cache_nothing_is_found_and_nothing_told() {
+    let mut cache = Cache::new(4, 100).without_prefixes();
+    assert!(!cache.finds_prefixes());
+    for _ in 0..3 {
+        let prompt = Prompt::new((0..40).collect(), Keys::default(), 4);
+        let mut sequence = cache.admit(prompt, 4, true).unwrap();
+        assert_eq!(sequence.hit_tokens(), 0);
+        cache.append(&mut sequence, 7);
+        cache.release(&mut sequence);
+        assert!(cache.take_events().is_empty());
+        assert_eq!(cache.used(), 0);
+    }
+}
+
+#[test]
 fn a_followers_prefix_is_a_hit_in_full_blocks_and_never_its_last_token() {
     let mut cache = Cache::new(4, 100);
     assert_eq!(serve(&mut cache, prompt(0..10, 4)), 0);

@@ -150,8 +150,9 @@ pub(crate) fn page(ranks: &[Arc<Rank>], model: &str, block_size: usize) -> Strin
 
     page.family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
     for rank in ranks {
+        let caches = if rank.finds_prefixes() { "True" } else { "False" };
         let label = format!(
-            ",block_size=\"{block_size}\",enable_prefix_caching=\"True\",num_gpu_blocks=\"{}\"",
+            ",block_size=\"{block_size}\",enable_prefix_caching=\"{caches}\",num_gpu_blocks=\"{}\"",
             rank.blocks().1
         );
         page.line("cache_config_info", &label, rank, 1);

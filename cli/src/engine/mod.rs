@@ -129,7 +129,10 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
             }
             None => None,
         };
-        let cache = Cache::new(args.block_size, args.num_gpu_blocks_override);
+        let mut cache = Cache::new(args.block_size, args.num_gpu_blocks_override);
+        if args.no_enable_prefix_caching {
+            cache = cache.without_prefixes();
+        }
         let seats = args.max_num_seqs;
         ranks.push(Arc::new(Rank::new(number, cache, timing, seats, encoding, publisher)));
     }
@@ -170,6 +173,7 @@ fn publisher_config(args: &Options, rank: u32) -> anyhow::Result<Option<Config>>
         topic: args.kv_events_topic.clone(),
         form: args.kv_events_format,
         buffer: args.kv_events_buffer_steps,
+        loses_all: args.fault_lose_events,
     }))
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) form: Form,
     /// Batches kept for replay.
     pub(crate) buffer: usize,
+    /// For tests: nothing is sent or kept.
+    pub(crate) loses_all: bool,
 }
 
 type Buffer = Arc<Mutex<VecDeque<(u64, Bytes)>>>;
@@ -54,6 +56,7 @@ pub(crate) struct Publisher {
     queue: mpsc::Sender<(u64, Bytes)>,
     buffer: Buffer,
     kept: usize,
+    loses_all: bool,
     endpoint: String,
     replay_endpoint: Option<String>,
 }
@@ -93,7 +96,8 @@ impl Publisher {
             }
             None => None,
         };
-        Ok(Self { queue, buffer, kept: config.buffer, endpoint, replay_endpoint })
+        let (kept, loses_all) = (config.buffer, config.loses_all);
+        Ok(Self { queue, buffer, kept, loses_all, endpoint, replay_endpoint })
     }
 
     /// Its endpoints for events and for replays, as configured; a free port that was taken is
@@ -104,6 +108,9 @@ impl Publisher {
 
     /// Sends a batch. Never waits: a full queue drops it, as a PUB socket does.
     pub(crate) fn publish(&self, sequence: u64, batch: Bytes) {
+        if self.loses_all {
+            return;
+        }
         if self.replay_endpoint.is_some() {
             let mut buffer = lock(&self.buffer);
             while buffer.len() >= self.kept.max(1) {

@@ -16,6 +16,7 @@ fn config(endpoint: &str, form: Form) -> Config {
         topic: "kv".to_owned(),
         form,
         buffer: 3,
+        loses_all: false,
     }
 }
 

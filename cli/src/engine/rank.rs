@@ -89,6 +89,11 @@ impl Rank {
         (state.cache.used(), state.cache.size())
     }
 
+    /// Whether it keeps a prefix cache.
+    pub(crate) fn finds_prefixes(&self) -> bool {
+        lock(&self.state).cache.finds_prefixes()
+    }
+
     /// Share of the blocks in use by running requests, 0 to 1.
     pub(crate) fn usage(&self) -> f64 {
         let (used, all) = self.blocks();

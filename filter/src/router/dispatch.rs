@@ -15,12 +15,14 @@ use warmpath_routing::decision::{
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Hints, Layout, Lookup, Matches, Wanted, find};
+use warmpath_routing::prefix_map::{Hint, Hints, Layout, Lookup, Matches, Wanted, find};
 use warmpath_routing::prompt::{Api, CacheUse, Reach, Requested};
 use warmpath_routing::residency::{Claim, Zone, zone_of};
+use warmpath_routing::tally::Tallies;
 use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
+use super::aftermath::Look;
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
@@ -165,6 +167,19 @@ impl<D: Data> Dispatch<D> {
         self.here.totals(now_ms)
     }
 
+    /// Replicas that lack what was expected, and that hold what was not.
+    #[cfg(test)]
+    pub(super) fn drifting(&self) -> [usize; 2] {
+        use warmpath_routing::drift::Kind;
+        let table = self.feedback.drifts.table();
+        [Kind::Missing, Kind::Surprise].map(|kind| table.drifting(kind))
+    }
+
+    #[cfg(test)]
+    pub(super) fn suspected(&self, suspect: warmpath_routing::drift::Suspect) -> usize {
+        self.feedback.drifts.table().suspected(suspect)
+    }
+
     #[cfg(test)]
     pub(super) fn names(&self) -> &[u64] {
         &self.view.names
@@ -224,7 +239,8 @@ impl<D: Data> Dispatch<D> {
             && !self.awaits
             && !self.here.has_in_flight()
             && self.recall.is_told()
-            && !self.suspects.has_news();
+            && !self.suspects.has_news()
+            && !self.feedback.is_busy();
         self.pace.tick(!calm);
     }
 
@@ -276,7 +292,7 @@ impl<D: Data> Dispatch<D> {
             Ok(true) => {
                 // Slots are others now.
                 self.here.recent.clear();
-                self.feedback.retain(&self.view.names);
+                self.feedback.forget_pending();
             }
             Err(error) => {
                 self.metrics.host_errors.add(1);
@@ -288,9 +304,24 @@ impl<D: Data> Dispatch<D> {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
         }
-        self.view.look(now_ms, self.config.policy.stale_after_ms);
+        let generation = self.view.look(now_ms, self.config.policy.stale_after_ms);
+        self.close_loop(generation, now_ms);
         self.settle_doubts(now_ms);
         self.exchange_suspects();
+    }
+
+    /// Looks what became of answers that were not as foreseen, and shares that with the others.
+    fn close_loop(&mut self, generation: u32, now_ms: u64) {
+        let Self { feedback, view, map, .. } = self;
+        if view.world.fresh {
+            feedback.settle(&Seen { map, view, generation }, now_ms);
+        } else {
+            feedback.forget_pending();
+        }
+        if let Err(error) = feedback.drifts.exchange(&mut map.0, view) {
+            self.metrics.host_errors.add(1);
+            log::error!("router: {error}");
+        }
     }
 
     fn zone(&self, claim: Claim<'_>) -> Result<(&str, &Zone), Refusal> {
@@ -433,7 +464,7 @@ impl<D: Data> Dispatch<D> {
                 let world = &self.view.world;
                 let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
                 let mut ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
-                ticket.asked_by(asked.api, read.cache_use);
+                ticket.asked_by(asked.api, read.asked, read.cache_use);
                 self.keep(&mut ticket, &route, &read.keys);
                 // What a slower tier holds is on its way to the GPU now, as what is computed.
                 let on_gpu = route.cached_tokens.saturating_sub(route.offloaded_tokens);
@@ -553,9 +584,7 @@ impl<D: Data> Dispatch<D> {
 
     /// An answer has come to its end, and says this of its tokens.
     pub(super) fn finished(&mut self, ticket: &Ticket, usage: Option<Usage>) {
-        if let Some((name, bits)) = self.feedback.usage(ticket, usage) {
-            self.here.drifts(name, bits);
-        }
+        self.feedback.usage(ticket, usage);
         if let Some(cached) = self.feedback.cached(ticket, usage) {
             self.recall.learn(ticket, cached, self.view.epoch());
         }
@@ -673,6 +702,32 @@ struct Unread;
 impl Lookup for Unread {
     fn matches(&self, _: &[Key], _: &dyn Wanted) -> Matches {
         Matches::default()
+    }
+}
+
+/// What there is to see after an answer.
+struct Seen<'a, D> {
+    map: &'a Map<D>,
+    view: &'a View,
+    generation: u32,
+}
+
+impl<D: Data> Look for Seen<'_, D> {
+    fn slot(&self, replica: u64) -> Option<u16> {
+        let mut all = self.view.replicas();
+        all.find_map(|((it, name), _)| (name == replica).then_some(it.slot))
+    }
+
+    fn holds(&self, slot: u16, key: Key) -> bool {
+        let wanted = |other: u16| other == slot;
+        let hint = Hint::default();
+        let found = find(self.map, Layout::default(), self.generation, &[key], hint, &wanted);
+        found.blocks(slot) > 0
+    }
+
+    fn tallies(&self) -> Tallies {
+        let bytes = self.map.0.get(shared::TALLIES).ok().flatten();
+        Tallies::decode(&bytes.unwrap_or_default())
     }
 }
 

@@ -3,26 +3,26 @@
 use std::collections::BTreeMap;
 
 use warmpath_routing::cost::CostModel;
-use warmpath_routing::drift::{Change, Drift, Kind, Observation};
+use warmpath_routing::drift::{Id, Observation};
 use warmpath_routing::learn::{Learned, Timing};
-use warmpath_routing::ledger::Line;
 use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::usage::{Reported, Usage};
 
+use super::aftermath::{Aftermath, Answered, Look};
+use super::drifts::Drifts;
 use super::ticket::Ticket;
 use crate::host::{Counter, Gauge};
 
 /// Models that are told apart in metrics; those beyond count as one.
 const MOST_MODELS: usize = 32;
-/// Models and replicas whose drift is followed.
-const MOST_DRIFTS: usize = 4_096;
-
 /// Prompts that are counted to their ends after an answer by which a replica may drift.
 const DOUBTFUL: u32 = 64;
 
 /// One that answers came from. The last one stands for all that are too many.
 struct Model {
     name: String,
+    /// What it is called in the table of drifts.
+    hash: u64,
     /// Its engines tell of cached tokens: their silence then means none. Not in Responses, which tell
     /// always, and of engines that otherwise don't.
     telling: bool,
@@ -36,14 +36,15 @@ impl Model {
             Counter::define(&format!("warmpath.router.{what}_cached_tokens.{}", label(name)))
         };
         let tokens = ["told_expected", "told_actual"].map(counter);
-        Self { name: name.to_owned(), telling: false, tokens }
+        Self { name: name.to_owned(), hash: Id::model(name), telling: false, tokens }
     }
 }
 
 /// What one worker has learned.
 pub(super) struct Feedback {
-    /// By replica, and by model as a place among those below.
-    drifts: BTreeMap<(u64, usize), Drift>,
+    /// Answers of which it isn't known yet what became of them.
+    aftermath: Aftermath,
+    pub(super) drifts: Drifts,
     /// So many of the next prompts are to be counted to their ends.
     doubtful: u32,
     models: Vec<Model>,
@@ -52,30 +53,32 @@ pub(super) struct Feedback {
     pub(super) prices: BTreeMap<String, CostModel>,
     told: Counter,
     untold: Counter,
-    began: Counter,
 }
 
 impl Feedback {
     pub(super) fn define() -> Self {
         let counter = |name: &str| Counter::define(&format!("warmpath.router.{name}"));
         Self {
-            drifts: BTreeMap::new(),
+            aftermath: Aftermath::default(),
+            drifts: Drifts::define(),
             doubtful: 0,
             models: Vec::new(),
             learned: BTreeMap::new(),
             prices: BTreeMap::new(),
             told: counter("answers.told"),
             untold: counter("answers.untold"),
-            began: counter("drift_began"),
         }
     }
 
-    /// Takes in how many tokens were cached. Gives the replica's name and drift, if that changed.
-    pub(super) fn usage(&mut self, ticket: &Ticket, usage: Option<Usage>) -> Option<(u64, u32)> {
-        let (name, model, expected) =
-            (ticket.at?, ticket.model.as_ref()?, ticket.expected.as_ref()?);
+    /// Takes in how many tokens were cached.
+    pub(super) fn usage(&mut self, ticket: &Ticket, usage: Option<Usage>) {
+        let (Some(replica), Some(model), Some(expected)) =
+            (ticket.at, ticket.model.as_ref(), ticket.expected.as_ref())
+        else {
+            return;
+        };
         let place = self.place(model);
-        let known = self.models.get_mut(place)?;
+        let Some(known) = self.models.get_mut(place) else { return };
         let always = ticket.api == Some(Api::Responses);
         let cached = usage.and_then(|usage| match usage.cached {
             Reported::Tokens(tokens) => {
@@ -87,7 +90,7 @@ impl Feedback {
         });
         let Some(actual) = cached else {
             self.untold.add(1);
-            return None;
+            return;
         };
         self.told.add(1);
         let [expected_tokens, actual_tokens] = known.tokens;
@@ -96,52 +99,54 @@ impl Feedback {
 
         if ticket.cache_use != CacheUse::Counted {
             // The map was not asked.
-            return None;
+            return;
         }
-        let key = (name, place);
-        if self.drifts.len() >= MOST_DRIFTS && !self.drifts.contains_key(&key) {
-            return None;
-        }
-        let drift = self.drifts.entry(key).or_default();
+        let (asked, turns) = ticket.asked;
         let mut seen = Observation {
             expected: expected.cached,
             hoped: expected.excused,
+            sent_before: expected.sent_before,
             actual,
             our_prompt: expected.prompt,
             their_prompt: usage.and_then(|usage| usage.prompt),
+            asked,
+            turns,
+            ..Observation::default()
         };
         if ticket.partial && counts_agree(&seen) {
             // The relay has said that it knows no more, and this answer tells it.
-            seen.hoped = actual;
+            seen.hoped = seen.hoped.max(actual);
         }
-        let changes: Vec<Change> = drift.observe(&seen).collect();
-        if drift.is_in_doubt() {
+        let id = Id { model: known.hash, replica };
+        if actual > 0 && actual == expected.cached && self.drifts.held(id, &seen) {
+            return;
+        }
+        let (model, endpoint) = (model.clone(), ticket.named.foreseen().unwrap_or_default().into());
+        let answered = Answered { id, model, endpoint, seen };
+        let sent_ms = ticket.sent_ns / 1_000_000;
+        if let Some(answered) = self.aftermath.take(answered, expected.dispute, sent_ms) {
+            self.drifts.push(answered);
+        }
+    }
+
+    /// Looks what became of answers that were not as foreseen.
+    pub(super) fn settle(&mut self, look: &impl Look, now_ms: u64) {
+        for answered in self.aftermath.settle(look, now_ms) {
+            self.drifts.push(answered);
+        }
+        if self.drifts.is_in_doubt() || self.aftermath.is_in_doubt() {
             self.doubtful = DOUBTFUL;
         }
-        if changes.is_empty() {
-            return None;
-        }
-        let endpoint = ticket.named.foreseen().unwrap_or_default();
-        for change in changes {
-            match change {
-                Change::Began(kind, suspect) => {
-                    self.began.add(1);
-                    log::error!(
-                        "router: the prefix map and {model} at {endpoint} drift apart ({}: {} \
-                         tokens expected, {actual} cached of late); suspect {}: {}",
-                        kind.name(),
-                        expected.cached,
-                        suspect.name(),
-                        suspect.advice()
-                    );
-                }
-                Change::Ended(kind) => log::info!(
-                    "router: the prefix map and {model} at {endpoint} agree again ({})",
-                    kind.name()
-                ),
-            }
-        }
-        Some((name, self.drift_of(name)))
+    }
+
+    /// Whether there is more to do about answers that have come.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.aftermath.is_empty() || self.drifts.has_news()
+    }
+
+    /// The map says nothing now, or something else.
+    pub(super) fn forget_pending(&mut self) {
+        self.aftermath.clear();
     }
 
     /// The cached tokens of an answer that [`Self::usage`] took in, where it tells of a prompt that is
@@ -172,15 +177,6 @@ impl Feedback {
         let counts = self.doubtful > 0;
         self.doubtful = self.doubtful.saturating_sub(1);
         counts
-    }
-
-    // Over all models of the replica.
-    fn drift_of(&self, name: u64) -> u32 {
-        let of = self.drifts.range((name, 0)..).take_while(|((at, _), _)| *at == name);
-        of.fold(0, |bits, (_, drift)| {
-            let bit = |kind, bit| if drift.drifts(kind) { bit } else { 0 };
-            bits | bit(Kind::Missing, Line::MISSING) | bit(Kind::Surprise, Line::SURPRISE)
-        })
     }
 
     /// Takes in how long the first token of a stream took.
@@ -228,13 +224,6 @@ impl Feedback {
             gauge.set((ms * 1_000.0) as u64);
         }
         self.prices.insert(ticket.pool.clone(), prices);
-    }
-
-    /// Forgets the drift of replicas that are no more.
-    pub(super) fn retain(&mut self, names: &[u64]) {
-        if self.drifts.keys().any(|(name, _)| !names.contains(name)) {
-            self.drifts.retain(|(name, _), _| names.contains(name));
-        }
     }
 
     /// A model's place.

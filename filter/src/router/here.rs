@@ -32,10 +32,8 @@ pub(super) struct Here {
 pub(super) struct Totals {
     pub(super) in_flight: u64,
     pub(super) cold_tokens: u64,
-    /// Replicas that are ejected, that lack what was expected, that hold what was not.
+    /// Replicas that are ejected.
     pub(super) ejected: u64,
-    pub(super) missing: u64,
-    pub(super) surprise: u64,
 }
 
 impl Here {
@@ -70,13 +68,7 @@ impl Here {
         for (name, until_ms) in self.health.ejected(now_ms) {
             self.own.entry(name).or_default().ejected_until_ms = until_ms;
         }
-        self.own.retain(|name, line| {
-            // A replica that went drifts no more.
-            if !known.contains(name) {
-                line.drift = 0;
-            }
-            *line != Line::default()
-        });
+        self.own.retain(|_, line| *line != Line::default());
         let heard = self.member.beat(&mut Ledgers(data), now_ms, &self.own);
         if let Ok(others) = &heard {
             self.others.clone_from(others);
@@ -211,11 +203,6 @@ impl Here {
         }
     }
 
-    /// A replica began or ceased to drift.
-    pub(super) fn drifts(&mut self, name: u64, bits: u32) {
-        self.own.entry(name).or_default().drift = bits;
-    }
-
     /// Sums over all workers, as of the last exchange.
     pub(super) fn totals(&self, now_ms: u64) -> Totals {
         let names: BTreeSet<u64> = self.own.keys().chain(self.others.keys()).copied().collect();
@@ -225,8 +212,6 @@ impl Here {
             totals.in_flight += u64::from(line.in_flight);
             totals.cold_tokens += u64::from(line.cold_tokens);
             totals.ejected += u64::from(line.ejected_until_ms > now_ms);
-            totals.missing += u64::from(line.drift & Line::MISSING != 0);
-            totals.surprise += u64::from(line.drift & Line::SURPRISE != 0);
         }
         totals
     }
@@ -326,7 +311,6 @@ mod tests {
         b.exchange(&mut data, &mut of_b, 1_060 + rule.base_ms).unwrap();
         assert_eq!(b.ejected, [false, false]);
         // A replica that goes takes what was known of it along.
-        a.drifts(first, Line::MISSING);
         of_a.names.remove(0);
         of_a.world.loads.remove(0);
         a.exchange(&mut data, &mut of_a, 1_200).unwrap();

@@ -46,7 +46,6 @@ pub(super) struct Metrics {
     in_flight: Gauge,
     cold_tokens: Gauge,
     ejected: Gauge,
-    drifting: [Gauge; 2],
 }
 
 impl Metrics {
@@ -92,7 +91,6 @@ impl Metrics {
             in_flight: gauge("in_flight"),
             cold_tokens: gauge("cold_tokens"),
             ejected: gauge("ejected"),
-            drifting: ["drifting.missing", "drifting.surprise"].map(gauge),
         }
     }
 
@@ -117,9 +115,6 @@ impl Metrics {
         self.in_flight.set(totals.in_flight);
         self.cold_tokens.set(totals.cold_tokens);
         self.ejected.set(totals.ejected);
-        for (gauge, count) in self.drifting.iter().zip([totals.missing, totals.surprise]) {
-            gauge.set(count);
-        }
     }
 
     /// What of a prompt was known: tokens that the memo knew, and those that were tokenized; and

@@ -1,7 +1,9 @@
 //! The role `router`: the HTTP filter on every worker.
 
+mod aftermath;
 mod awaited;
 mod dispatch;
+mod drifts;
 mod ending;
 mod exchange;
 mod feedback;

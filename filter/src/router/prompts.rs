@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 
 use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
+use warmpath_routing::drift::Asked;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prompt::{
@@ -33,6 +34,8 @@ pub(super) struct Read<'a> {
     pub(super) memo: (u64, u64),
     /// What an engine does with its cache for it.
     pub(super) cache_use: CacheUse,
+    /// What the prompt is made of, and the messages of a chat, where they were counted.
+    pub(super) asked: (Asked, u8),
     /// It began as others did, so that only its question was looked into.
     pub(super) beginning: bool,
     /// The stored response that it goes on from, by its id.
@@ -234,7 +237,7 @@ impl Prompts {
                     let limit_tokens = policy.prefix_tokens;
                     beginnings.learn(body, request, prompter, root, limit_tokens, now_unix);
                 }
-                read
+                Read { asked: request.asked(), ..read }
             }
             Err(error) => unread(request.requested(), degrade_of(&error)),
         }

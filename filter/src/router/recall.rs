@@ -159,6 +159,7 @@ mod tests {
     use prost::Message;
     use warmpath_proto::v1::Lessons;
 
+    use super::super::ticket::Dispute;
     use super::*;
     use crate::shared::Memory;
 
@@ -167,7 +168,14 @@ mod tests {
     }
 
     fn expected(cached: u32, prompt: Option<u32>) -> Expected {
-        Expected { cached, excused: 0, certain: true, prompt }
+        Expected {
+            cached,
+            excused: 0,
+            sent_before: 0,
+            dispute: Dispute::default(),
+            certain: true,
+            prompt,
+        }
     }
 
     fn kept(recall: &Recall, keys: &[Key], block: u32, cached: u32, prompt: u32) -> Ticket {

@@ -30,6 +30,7 @@ struct Gateway {
     follower: Follower<Memory>,
     next: u64,
     router: Dispatch<Memory>,
+    config: crate::config::Router,
     artefact: Vec<u8>,
     hash: [u8; 32],
 }
@@ -79,10 +80,16 @@ impl Gateway {
         Self {
             follower: Follower::new(Memory::default(), Layout::default()),
             next: 0,
-            router: Dispatch::new(*config, Memory::default(), 1),
+            router: Dispatch::new((*config).clone(), Memory::default(), 1),
+            config: *config,
             artefact: model.bytes,
             hash: model.tokenizer_hash,
         }
+    }
+
+    /// Another worker of the same Envoy.
+    fn worker(&self, id: u64) -> Dispatch<Memory> {
+        Dispatch::new(self.config.clone(), Memory::default(), id)
     }
 
     fn connect(&mut self) {
@@ -126,6 +133,13 @@ impl Gateway {
 
     fn tick(&mut self) {
         self.router.tick(NOW);
+    }
+
+    /// What became of answers is known.
+    fn settle(&mut self) {
+        self.tick();
+        self.router.tick(NOW + 760);
+        self.tick();
     }
 
     fn hold(&mut self, slot: u32, ids: &[u32], adapter: &str, salt: &str) {
@@ -315,10 +329,13 @@ fn questions_are_read_whole_where_leaving_out_would_mislead() {
     for at in 0..8 {
         let mut told = gateway.routed("eu", &body("What is it?", 160));
         told.ticket.at = gateway.router.names().first().copied();
-        told.ticket.expected.as_mut().unwrap().cached = 1_600;
+        let expected = told.ticket.expected.as_mut().unwrap();
+        expected.cached = 1_600;
+        expected.dispute.slot = 1;
         let cached = warmpath_routing::usage::Reported::Tokens(0);
         let usage = warmpath_routing::usage::Usage { prompt: Some(2_000), cached };
         gateway.router.finished(&told.ticket, Some(usage));
+        gateway.settle();
         assert!(at < 3 || whole(&gateway.routed("eu", &body("What is it?", 160))));
     }
 
@@ -515,3 +532,4 @@ mod poison;
 mod recall;
 mod stored;
 mod usage;
+mod workers;

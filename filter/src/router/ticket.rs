@@ -3,6 +3,8 @@
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Degrade, Route};
+use warmpath_routing::drift::Asked;
+use warmpath_routing::fingerprint::Key;
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
 use warmpath_routing::prompt::{Api, CacheUse};
@@ -28,6 +30,8 @@ pub(super) struct Ticket {
     pub(super) model: Option<String>,
     pub(super) pool: String,
     pub(super) api: Option<Api>,
+    /// What the prompt is made of, and the messages of a chat.
+    pub(super) asked: (Asked, u8),
     /// What the engine does with its cache for it, and so what its answer can teach.
     pub(super) cache_use: CacheUse,
     /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
@@ -106,10 +110,40 @@ pub(super) struct Expected {
     pub(super) cached: u32,
     /// What may be cached as well, its events being under way.
     pub(super) excused: u32,
+    /// Of requests sent before, whether or not a moment ago, beyond what the map says.
+    pub(super) sent_before: u32,
+    /// What the map doesn't promise.
+    pub(super) dispute: Dispute,
     /// Nothing but the map spoke for the replica.
     pub(super) certain: bool,
     /// Of the whole prompt; `None` where it was not counted to its end.
     pub(super) prompt: Option<u32>,
+}
+
+/// Where the map's promise ends: what an engine has cached beyond it, or computes, shows there first
+/// once its events have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Dispute {
+    /// The replica's, when it was decided.
+    pub(super) slot: u16,
+    /// The last of the first engine block that is not promised; `None` where the prompt ends before.
+    pub(super) key: Option<Key>,
+    /// Tokens up to its end.
+    pub(super) tokens: u32,
+    /// Of the engine's blocks; the longest that are usual where that isn't known.
+    pub(super) block_tokens: u32,
+}
+
+impl Dispute {
+    fn new(keys: &[Key], promised: u32, slot: u16, block_tokens: u32) -> Self {
+        const LONG: u32 = 256;
+        let block_tokens = if block_tokens == 0 { LONG } else { block_tokens };
+        let end = (promised / block_tokens).saturating_add(1).saturating_mul(block_tokens);
+        // A fingerprint belongs to the engine's block in which it ends.
+        let blocks = (end / 16).max(promised / 16 + 1);
+        let key = keys.get(blocks as usize - 1).copied();
+        Self { slot, key, tokens: blocks.saturating_mul(16), block_tokens }
+    }
 }
 
 /// What Envoy tells of an answer when its headers come.
@@ -168,13 +202,24 @@ impl Ticket {
         let all_held = route.cached_tokens.saturating_add(block) > looked;
         let beyond = !whole && ask.left_out.is_none() && all_held;
         let excused = if beyond { u32::MAX } else { excused };
-        let expected = (route.degrade.is_none() && !ask.keys.is_empty() && first.is_some())
-            .then_some(Expected {
-                cached: route.cached_tokens,
-                excused,
-                certain: route.hoped_tokens == route.cached_tokens,
-                prompt: whole.then_some(ask.prompt_tokens),
-            });
+        let followed = route.degrade.is_none() && !ask.keys.is_empty();
+        let expected = first.filter(|_| followed).map(|replica| Expected {
+            cached: route.cached_tokens,
+            excused,
+            sent_before: if route.hoped_tokens > route.cached_tokens {
+                route.hoped_tokens
+            } else {
+                0
+            },
+            dispute: Dispute::new(
+                ask.keys,
+                route.cached_tokens,
+                replica.slot,
+                replica.block_tokens,
+            ),
+            certain: route.hoped_tokens == route.cached_tokens,
+            prompt: whole.then_some(ask.prompt_tokens),
+        });
         Self {
             at: None,
             cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
@@ -186,6 +231,7 @@ impl Ticket {
             },
             prompt: None,
             api: None,
+            asked: (Asked::default(), 0),
             cache_use: CacheUse::default(),
             pool: route.pool.to_owned(),
             expected,
@@ -199,9 +245,10 @@ impl Ticket {
         }
     }
 
-    /// A request of this API, for which an engine uses its cache like this.
-    pub(super) fn asked_by(&mut self, api: Option<Api>, cache_use: CacheUse) {
+    /// A request of this API, made of this, for which an engine uses its cache like this.
+    pub(super) fn asked_by(&mut self, api: Option<Api>, asked: (Asked, u8), cache_use: CacheUse) {
         self.api = api;
+        self.asked = asked;
         self.cache_use = cache_use;
         if cache_use == CacheUse::Uncounted {
             self.expected = None;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
 use warmpath_proto::v1::{self, replica, tier};
+use warmpath_routing::drift::Hints;
 use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::state::State;
@@ -43,6 +44,8 @@ pub(super) struct View {
     pub(super) names: Vec<u64>,
     /// Slots of those that may hold more than the map says.
     partial: BTreeSet<u16>,
+    /// What the relay knows of their caches, in their order.
+    hints: Vec<Hints>,
     pub(super) models: Vec<KnownModel>,
     /// Place in shared data, by artefact.
     pub(super) artefacts: BTreeMap<[u8; 32], u32>,
@@ -108,6 +111,12 @@ impl View {
         replicas.filter(|replica| replica.state == ReplicaState::Misfiled)
     }
 
+    /// All, with their names and what the relay knows of their caches.
+    pub(super) fn replicas(&self) -> impl Iterator<Item = ((&Replica, u64), Hints)> {
+        let names = self.names.iter().copied();
+        self.world.replicas.iter().zip(names).zip(self.hints.iter().copied())
+    }
+
     /// Changes whenever the loads were read again.
     pub(super) fn loads_version(&self) -> Option<u32> {
         self.loads_read
@@ -119,8 +128,18 @@ impl View {
         };
         let partial = table.replicas.iter().filter(|it| it.partial);
         self.partial = partial.filter_map(|it| u16::try_from(it.slot).ok()).collect();
-        self.world.replicas =
-            table.replicas.into_iter().filter_map(|it| to_replica(policy, it)).collect();
+        let all = table.replicas.into_iter();
+        (self.world.replicas, self.hints) = all
+            .filter_map(|it| {
+                let hints = Hints {
+                    caches_nothing: it.caches_nothing,
+                    silent: it.state() == replica::State::Suspect,
+                    other_root: it.other_root,
+                    others_agree: false,
+                };
+                Some((to_replica(policy, it)?, hints))
+            })
+            .unzip();
         self.names = self.world.replicas.iter().map(Replica::name).collect();
         Ok(())
     }

@@ -9,6 +9,7 @@ use thiserror::Error;
 use warmpath_proto::v1::{self, down::Body};
 use warmpath_routing::prefix_map::{Applied, Layout, Writer};
 use warmpath_routing::state::State;
+use warmpath_routing::tally::Tallies;
 
 use super::chunks::{ChunkError, Chunks};
 use super::guard::{Gap, Guard};
@@ -17,6 +18,9 @@ use crate::shared::{self, Artefacts, Data, Map};
 
 /// Buckets looked through per tick for what dead slots left.
 const SWEEP_BUCKETS: u32 = 64;
+
+/// The tallies are written at most so often, in milliseconds, and with ticks.
+const TALLY_MS: u64 = 50;
 
 /// Why a stream is worth nothing any more.
 #[derive(Debug, Error)]
@@ -64,6 +68,10 @@ pub struct Follower<D> {
     artefacts: Artefacts,
     models: v1::Models,
     loads: Vec<v1::Load>,
+    tallies: Tallies,
+    // When they were last written, and whether they have changed since.
+    tallied_ms: u64,
+    untold_tallies: bool,
     // Slots that mean something: of replicas and of their tiers.
     live: BTreeSet<u16>,
     replicas: usize,
@@ -90,6 +98,9 @@ impl<D: Data> Follower<D> {
             artefacts,
             models,
             loads: Vec::new(),
+            tallies: Tallies::default(),
+            tallied_ms: 0,
+            untold_tallies: true,
             live: BTreeSet::new(),
             replicas: 0,
             sweep: None,
@@ -159,6 +170,9 @@ impl<D: Data> Follower<D> {
         if self.unsaved {
             self.save()?;
         }
+        if self.untold_tallies {
+            self.tell_tallies()?;
+        }
         if let Some(from) = self.sweep.filter(|_| self.state.synced) {
             let to = (from + SWEEP_BUCKETS).min(self.layout.buckets);
             let live = &self.live;
@@ -183,7 +197,7 @@ impl<D: Data> Follower<D> {
                 self.save()?;
                 told.synced = true;
             }
-            Some(Body::Blocks(blocks)) => self.blocks(&blocks, &mut told)?,
+            Some(Body::Blocks(blocks)) => self.blocks(&blocks, &mut told, now_ms)?,
             Some(Body::Replicas(replicas)) => self.replace_replicas(&replicas)?,
             Some(Body::Loads(loads)) => self.merge_loads(loads)?,
             Some(Body::Models(models)) => {
@@ -211,18 +225,39 @@ impl<D: Data> Follower<D> {
         self.state.map_generation = self.state.map_generation.wrapping_add(1);
         self.writer = Writer::new(self.layout, self.state.map_generation);
         self.sweep = None;
+        self.tallies.clear();
         self.save()
     }
 
-    fn blocks(&mut self, blocks: &v1::Blocks, told: &mut Told) -> Result<(), HostError> {
+    fn blocks(
+        &mut self,
+        blocks: &v1::Blocks,
+        told: &mut Told,
+        now_ms: u64,
+    ) -> Result<(), HostError> {
         let mut map = Map(&mut self.data);
         for change in &blocks.changes {
             match u16::try_from(change.slot) {
-                Ok(slot) => self.writer.change(&map, slot, &change.lost, &change.held)?,
+                Ok(slot) => {
+                    let (lost, held) = (!change.lost.is_empty(), !change.held.is_empty());
+                    self.tallies.changed(slot, lost, held, now_ms);
+                    self.writer.change(&map, slot, &change.lost, &change.held)?;
+                }
                 Err(_) => told.refused += 1,
             }
         }
         told.applied = self.writer.flush(&mut map)?;
+        self.untold_tallies = true;
+        if now_ms.abs_diff(self.tallied_ms) >= TALLY_MS {
+            self.tallied_ms = now_ms;
+            self.tell_tallies()?;
+        }
+        Ok(())
+    }
+
+    fn tell_tallies(&mut self) -> Result<(), HostError> {
+        self.data.set(shared::TALLIES, &self.tallies.encode())?;
+        self.untold_tallies = false;
         Ok(())
     }
 
@@ -238,6 +273,7 @@ impl<D: Data> Follower<D> {
             self.sweep = Some(0);
         }
         self.loads.retain(|load| u16::try_from(load.slot).is_ok_and(|slot| live.contains(&slot)));
+        self.tallies.retain(|slot| live.contains(&slot));
         self.live = live;
         self.data.set(shared::REPLICAS, &replicas.encode_to_vec())?;
         self.state.replicas = self.state.replicas.wrapping_add(1);

@@ -8,6 +8,7 @@ mod adapters;
 mod gateways;
 mod lessons;
 mod replica;
+mod roots;
 mod stores;
 mod streams;
 mod summary;
@@ -151,11 +152,13 @@ impl State {
                 self.ranks(replica, |r| r.learn_engines(engines));
             }
             Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
+            Message::Caches { replica, caches } => self.update(replica, |r| r.caches(caches)),
             Message::OtherRank { replica, rank } => {
                 self.ranks(replica, |r| r.ranks.skipped(rank));
             }
-            Message::Serves { replica, wrong, adapters } => {
+            Message::Serves { replica, wrong, adapters, root } => {
                 self.update(replica, |r| r.serves(wrong));
+                self.rooted(replica, root);
                 self.listed(replica, adapters);
             }
             Message::Subscribe { reply } => {
@@ -192,9 +195,10 @@ impl State {
     fn update(&mut self, id: usize, change: impl FnOnce(&mut Replica)) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         let told = |replica: &Replica| {
-            let Replica { slot, block_tokens, known, adapters, .. } = replica;
-            let partial = replica.is_partial();
-            (replica.state(), *slot, *block_tokens, known.weight, adapters.clone(), partial)
+            let Replica { slot, block_tokens, known, adapters, caches_nothing, .. } = replica;
+            let adapters = adapters.clone();
+            let told = (adapters, replica.is_partial(), *caches_nothing);
+            (replica.state(), *slot, *block_tokens, known.weight, told)
         };
         let before = told(replica);
         change(replica);

@@ -67,6 +67,10 @@ pub(super) struct Replica {
     pub(super) settled: bool,
     /// The models that its engine serves in place of the one that it is said to serve.
     pub(super) wrong: Option<String>,
+    /// Where its engine has its model from, as far as it says.
+    pub(super) root: Option<String>,
+    /// Its engine says that it keeps no prefix cache.
+    pub(super) caches_nothing: bool,
     /// A person said that it takes nothing new.
     pub(super) drained: bool,
     /// Its engine said what it serves.
@@ -103,6 +107,8 @@ impl Replica {
             load_told: None,
             settled: !known.has_events,
             wrong: None,
+            root: None,
+            caches_nothing: false,
             drained: false,
             lists: false,
             adapters: None,
@@ -153,6 +159,14 @@ impl Replica {
             _ => {}
         }
         self.wrong = wrong;
+    }
+
+    pub(super) fn caches(&mut self, caches: bool) {
+        let Known { endpoint: engine, rank, .. } = &self.known;
+        if !caches && !self.caches_nothing {
+            warn!(engine, rank, "it keeps no prefix cache; nothing of it will ever be warm");
+        }
+        self.caches_nothing = !caches;
     }
 
     /// Compares the rank that is configured with what the engine shows.

@@ -203,6 +203,8 @@ impl State {
                 tiers: own.chain(self.store_tier(*id)).collect(),
                 partial: replica.is_partial(),
                 ends: replica.known.view.ends().map(|slot| v1::Ends { slot }),
+                caches_nothing: replica.caches_nothing,
+                other_root: self.has_other_root(replica),
                 adapters_known: replica.adapters.is_some(),
                 adapters: replica
                     .adapters

@@ -82,6 +82,12 @@ pub struct ReplicaSummary {
     /// How deep it sleeps; nothing of one that is awake.
     pub asleep: Option<&'static str>,
     pub wrong_model: Option<String>,
+    /// Where its engine has its model from, as far as it says.
+    pub root: Option<String>,
+    /// Another replica of its model has it from elsewhere.
+    pub other_root: bool,
+    /// Its engine says that it keeps no prefix cache.
+    pub caches_nothing: bool,
     /// The LoRA adapters that are loaded there, where that is known.
     pub adapters: Option<Vec<String>>,
     pub last_sequence: Option<u64>,
@@ -150,6 +156,7 @@ impl State {
 impl State {
     fn replica_summary(&self, id: ReplicaId, replica: &Replica) -> ReplicaSummary {
         let mut summary = replica.summary();
+        summary.other_root = self.has_other_root(replica);
         let store = self.store_of(id).and_then(|key| self.stores.get(&key));
         summary.tiers.extend(
             store.map(|store| TierSummary::new((Medium::Other, store.slot, store.view.len()))),
@@ -210,6 +217,9 @@ impl Replica {
             drained_by_hand: self.drained,
             asleep: self.sleep.map(Sleep::name),
             wrong_model: self.wrong.clone(),
+            root: self.root.clone(),
+            other_root: false,
+            caches_nothing: self.caches_nothing,
             adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,
             block_tokens: self.block_tokens,

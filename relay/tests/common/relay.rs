@@ -21,6 +21,7 @@ use warmpath_proto::v1::{Down, Hello, Model, Replica, Up, up};
 use warmpath_relay::artefact::Artefact;
 use warmpath_relay::{Config, run_reloading};
 use warmpath_routing::fingerprint::Key;
+use warmpath_routing::prompt::Serving;
 use zeromq::{Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use super::{Engine, Frame, captures, frames, meaning};
@@ -186,7 +187,7 @@ impl Relay {
     /// A relay by its configuration.
     pub async fn with(yaml: &str) -> Self {
         let config = configuration(yaml);
-        let build = |_: &Path| {
+        let build = |_: &Path, _: &Serving| {
             let bytes = vec![7; 600_000];
             let id = *blake3::hash(&bytes).as_bytes();
             Ok(Artefact { id, bytes, tokenizer_hash: HASH })

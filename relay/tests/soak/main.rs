@@ -29,6 +29,7 @@ use warmpath_relay::artefact::Artefact;
 use warmpath_relay::{Config, run_with};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::Layout;
+use warmpath_routing::prompt::Serving;
 
 use cache::{TOKENIZER, VERSION};
 use encode::Form;
@@ -242,8 +243,9 @@ async fn soak(plan: &Plan) {
     let specs = specs(plan);
     let config = configuration(&specs);
     let admin = config.admin.unwrap();
-    let build =
-        |_: &Path| Ok(Artefact { id: [1; 32], bytes: Vec::new(), tokenizer_hash: TOKENIZER });
+    let build = |_: &Path, _: &Serving| {
+        Ok(Artefact { id: [1; 32], bytes: Vec::new(), tokenizer_hash: TOKENIZER })
+    };
     let (tell, listening) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();
     let relay =

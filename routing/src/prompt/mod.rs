@@ -11,9 +11,9 @@ mod bpe;
 mod bpe_json;
 mod cache_use;
 mod categories;
-mod clock;
 #[cfg(feature = "preprocess")]
 mod chat_templates;
+mod clock;
 #[cfg(feature = "preprocess")]
 mod content_format;
 mod dialect;

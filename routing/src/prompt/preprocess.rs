@@ -310,11 +310,7 @@ fn template(
 }
 
 /// The template that the engine was given, else the one that it takes of the model's.
-fn chosen(
-    files: &ModelFiles,
-    serving: &Serving,
-    hub: &HubConfig,
-) -> Result<Chosen, ArtefactError> {
+fn chosen(files: &ModelFiles, serving: &Serving, hub: &HubConfig) -> Result<Chosen, ArtefactError> {
     match (&serving.chat_template, serving.engine) {
         // As it reads the file (SGLang 0.5.23, parser/template_manager.py, `_load_jinja_template`).
         (Some(source), Engine::Sglang) => {

@@ -9,6 +9,7 @@ use super::json::Json;
 use super::lenient;
 use super::requested::Requested;
 use super::{messages, responses};
+use crate::drift::Asked;
 
 /// The API that a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,6 +275,17 @@ impl<'a> Request<'a> {
         let is_user = message.get("role").and_then(Json::str) == Some("user");
         let question = content(message).filter(|_| is_user)?;
         Some((question, others.iter().map(bytes).sum()))
+    }
+
+    /// What its prompt is made of, and the messages of a chat, up to 255.
+    pub fn asked(&self) -> (Asked, u8) {
+        match &self.prompt {
+            Prompt::Chat(chat) => {
+                (Asked::Chat, u8::try_from(chat.messages.len()).unwrap_or(u8::MAX))
+            }
+            Prompt::Text { .. } => (Asked::Text, 0),
+            Prompt::Ids(_) => (Asked::Ids, 0),
+        }
     }
 
     /// How many prompts it brings; only the first is read, and decides for all.

@@ -19,7 +19,7 @@ impl Gateway {
     }
 
     /// The engine answers, and says this; gives the totals of drift.
-    pub(super) fn answered_by(&mut self, mut told: Told, usage: Usage) -> [u64; 2] {
+    pub(super) fn answered_by(&mut self, mut told: Told, usage: Usage) -> [usize; 2] {
         let foreseen = told.ticket.named.foreseen().unwrap().to_owned();
         let answer = Answer {
             status: 200,
@@ -33,8 +33,8 @@ impl Gateway {
         self.router.first_token(&mut told.ticket, Some(at));
         self.router.finished(&told.ticket, Some(usage));
         self.router.landed(&mut told.ticket);
-        let totals = self.router.totals(NOW);
-        [totals.missing, totals.surprise]
+        self.settle();
+        self.router.drifting()
     }
 }
 

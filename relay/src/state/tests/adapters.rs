@@ -16,7 +16,7 @@ fn row(state: &State, replica: usize) -> Option<Vec<String>> {
 }
 
 fn serves(replica: usize, names: &[&str]) -> Message {
-    Message::Serves { replica, wrong: None, adapters: Some(list(names)) }
+    Message::Serves { replica, wrong: None, adapters: Some(list(names)), root: None }
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn adapters_stand_in_the_row_of_their_replica_and_change_no_slot() {
     state.take(up(false));
     assert_eq!(row(&state, 0), None);
     state.take(serves(0, &["a"]));
-    state.take(Message::Serves { replica: 0, wrong: Some("x".into()), adapters: None });
+    state.take(Message::Serves { replica: 0, wrong: Some("x".into()), adapters: None, root: None });
     assert_eq!(row(&state, 0), None);
 }
 
@@ -69,7 +69,7 @@ fn what_the_engine_lists_goes_before_what_the_configuration_says() {
     state.take(told(&["d"]));
     assert_eq!(row(&state, 0), Some(list(&["c"])));
     // It lists more than is taken.
-    state.take(Message::Serves { replica: 0, wrong: None, adapters: None });
+    state.take(Message::Serves { replica: 0, wrong: None, adapters: None, root: None });
     assert_eq!(row(&state, 0), None);
     let report = Report { up: false, load: None, round_trip: None };
     state.take(Message::Report { replica: 0, report });
