@@ -103,7 +103,7 @@ struct Report {
 
 impl Report {
     fn new(policy: &Policy, state: &State, zone: Option<&str>, asked: &Asked) -> Self {
-        let told = state.models.iter().map(|(model, _)| model);
+        let told = state.models.iter().map(|(model, ..)| model);
         let wants = resolve(policy, told, &asked.requested).wants;
         let ask = Ask {
             zone: zone.map_or(Claim::Silent, Claim::Zone),
