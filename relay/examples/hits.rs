@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 continue;
             }
             let list = value["ask"].as_array().into_iter().flatten();
-            let tokens: Vec<u32> = list.filter_map(|id| id.as_u64()).map(|id| id as u32).collect();
+            let tokens: Vec<u32> = list.filter_map(Value::as_u64).map(|id| id as u32).collect();
             let actual = value["cached"].as_u64().unwrap_or(0) as u32;
             let expected = expected(&view, &tokens);
             let how = value["how"].as_str().unwrap_or("request").to_owned();
@@ -85,12 +85,10 @@ fn expected(view: &View, tokens: &[u32]) -> u32 {
             tokens.len() as u32,
         )
     };
-    match view.ends() {
-        None => cached(held),
-        Some(_) => {
-            let last = held.min(tokens.len().saturating_sub(1) / 16);
-            let end = (1..=last).rev().find(|&blocks| view.ends_at(&keys[blocks - 1]));
-            end.map_or(0, cached)
-        }
+    if view.ends().is_none() {
+        return cached(held);
     }
+    let last = held.min(tokens.len().saturating_sub(1) / 16);
+    let end = (1..=last).rev().find(|&blocks| view.ends_at(&keys[blocks - 1]));
+    end.map_or(0, cached)
 }

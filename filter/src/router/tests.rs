@@ -377,6 +377,25 @@ fn what_a_tier_holds_attracts_too_and_is_foretold_as_cached() {
 }
 
 #[test]
+fn of_an_engine_of_several_groups_what_is_held_is_hit_up_to_where_it_may_end() {
+    let mut gateway = Gateway::new();
+    let ends = Some(v1::Ends { slot: 8 });
+    let replicas = vec![replica(1), Replica { ends, block_tokens: 32, ..replica(2) }];
+    gateway.say(Said::Replicas(Replicas { replicas }));
+    gateway.tick();
+    let ids: Vec<u32> = (100..260).collect();
+    gateway.hold(2, &ids[..128], "", "");
+    gateway.hold(8, &ids[..64], "", "");
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": ids}));
+    assert_eq!(told.slot, Some(2));
+    says(&told, "cached", &64);
+    assert_eq!(told.ticket.expected.unwrap().cached, 64);
+    // The last token is always computed: of a prompt of four blocks two are the longest hit.
+    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": &ids[..64]}));
+    says(&told, "cached", &32);
+}
+
+#[test]
 fn text_is_tokenized_once_the_model_is_loaded() {
     let mut gateway = Gateway::new();
     let text = "The library on Harbour Street lends books, tools and a cello. ".repeat(20);

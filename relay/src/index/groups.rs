@@ -122,9 +122,8 @@ impl Groups {
         match self.at(number) {
             Some(at) if self.main == Some(at) => Place::Main,
             Some(at) if self.all.get(at).is_some_and(is_known) => Place::Further(at),
-            Some(_) => Place::Nowhere,
             None if number == 0 || self.all.is_empty() => Place::Main,
-            None => Place::Nowhere,
+            Some(_) | None => Place::Nowhere,
         }
     }
 

@@ -465,9 +465,8 @@ impl View {
         match self.duplicates {
             Duplicates::Same => Take::Once,
             Duplicates::Doubt if from_start => Take::Once,
-            Duplicates::Doubt => Take::Copy,
             Duplicates::Count if report() => Take::Doubt,
-            Duplicates::Count => Take::Copy,
+            Duplicates::Doubt | Duplicates::Count => Take::Copy,
         }
     }
 

@@ -230,16 +230,18 @@ fn a_hit_ends_where_it_may() {
     assert_eq!(hits(&store, 0, 40), (40, 0, 480), "an unknown length may end anywhere");
 }
 
+struct Plain;
+
+impl Wanted for Plain {
+    fn wants(&self, _: u16) -> bool {
+        true
+    }
+}
+
 #[test]
 fn replicas_whose_hits_end_anywhere_cost_no_more_reads() {
     let (store, keys) = held_by_three();
     let plain = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true);
-    struct Plain;
-    impl Wanted for Plain {
-        fn wants(&self, _: u16) -> bool {
-            true
-        }
-    }
     let same = find(&store, LAYOUT, 1, &keys, Hint::default(), &Plain);
     assert_eq!(plain, same);
     let bounded = find(&store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every: 16, most: 512 });

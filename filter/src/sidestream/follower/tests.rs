@@ -1,6 +1,6 @@
 use warmpath_proto::v1::{
-    ArtefactChunk, Beat, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
-    SnapshotBegin, SnapshotEnd, Tier, tier,
+    ArtefactChunk, Beat, BlockChange, Blocks, Down, Ends, Load, Loads, Model, Models, Replica,
+    Replicas, SnapshotBegin, SnapshotEnd, Tier, tier,
 };
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::{Hint, Matches, find};
@@ -157,6 +157,27 @@ fn slots_of_tiers_live_as_long_as_the_table_names_them() {
     assert_eq!(follower.replicas(), 1, "a tier is no replica");
     follower.receive(&relay.down(of_tier(10)), 1_000).unwrap();
     assert_eq!(sweep(&mut follower), (0, 0));
+}
+
+#[test]
+fn the_slot_of_where_hits_end_lives_as_long_as_the_table_names_it() {
+    let (mut follower, mut relay, keys) = (follower(), Relay::new(7), keys(40));
+    sync(&mut follower, &mut relay, &keys);
+    let row = |ends: Option<u32>| {
+        let ends = ends.map(|slot| Ends { slot });
+        Body::Replicas(Replicas { replicas: vec![Replica { slot: 3, ends, ..Replica::default() }] })
+    };
+    follower.receive(&relay.down(row(Some(9))), 1_000).unwrap();
+    follower.receive(&relay.down(blocks(9, &keys)), 1_000).unwrap();
+    let sweep = |follower: &mut Follower<Memory>| {
+        for _ in 0..=256 / SWEEP_BUCKETS {
+            follower.tick().unwrap();
+        }
+        found(follower, &keys).blocks(9)
+    };
+    assert_eq!(sweep(&mut follower), 40);
+    follower.receive(&relay.down(row(None)), 1_000).unwrap();
+    assert_eq!(sweep(&mut follower), 0);
 }
 
 #[test]
