@@ -38,7 +38,7 @@ pub const POOLS_BYTES: usize = 64 << 10;
 /// Most pools in it.
 const MOST_POOLS: usize = 4096;
 /// `warmpath.sidestream.v1.Lessons`: what answers taught, for the relay. The service takes it away.
-pub const LESSONS: &[u8] = b"wp/t";
+pub const LESSONS: &[u8] = b"wp/n";
 /// Most bytes of that.
 pub const LESSONS_BYTES: usize = 512 << 10;
 /// How often a merge is tried while other routers write, too.
@@ -314,6 +314,14 @@ impl Data for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_things_lie_under_one_key() {
+        let keys =
+            [STATE, REPLICAS, LOADS, MODELS, ARTEFACTS, POISON, DRIFTS, TALLIES, POOLS, LESSONS];
+        let different: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len());
+    }
 
     #[test]
     fn keys_are_short_and_differ() {

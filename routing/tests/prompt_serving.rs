@@ -239,7 +239,7 @@ fn models_whose_chats_sglang_renders_otherwise_have_no_template_there() {
     };
     for (model, config, on_vllm) in [
         ("models/demo", r#"{"architectures":["DeepseekV4ForCausalLM"]}"#, true),
-        ("models/demo", r#"{"architectures":["GptOssForCausalLM"]}"#, true),
+        ("models/demo", r#"{"architectures":["GptOssForCausalLM"],"model_type":"gpt_oss"}"#, true),
         ("models/demo", r#"{"architectures":["MiniMaxM3VLForCausalLM"]}"#, false),
         ("models/demo", r#"{"model_type":"internvl_chat"}"#, false),
     ] {

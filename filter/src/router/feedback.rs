@@ -102,7 +102,7 @@ impl Feedback {
             return;
         }
         let (asked, turns) = ticket.asked;
-        let mut seen = Observation {
+        let seen = Observation {
             expected: expected.cached,
             hoped: expected.excused,
             sent_before: expected.sent_before,
@@ -113,9 +113,9 @@ impl Feedback {
             turns,
             ..Observation::default()
         };
-        if ticket.partial && counts_agree(&seen) {
+        if ticket.partial && actual > expected.cached && counts_agree(&seen) {
             // The relay has said that it knows no more, and this answer tells it.
-            seen.hoped = seen.hoped.max(actual);
+            return;
         }
         let id = Id { model: known.hash, replica };
         if actual > 0 && actual == expected.cached && self.drifts.held(id, &seen) {

@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(read.vocabulary.rank(99, 256), NONE);
         assert_eq!(read.vocabulary.merged(1), 258);
         // Filters from before engines had options read what needs none.
-        let plain = Definition { dialect: Dialect::default(), ..definition() };
+        let mut plain = Definition { dialect: Dialect::default(), ..definition() };
+        plain.template.chat_only = false;
         let bytes = plain.write();
         assert_eq!(bytes[MAGIC.len()], 3);
         assert_eq!(Definition::read(bytes.clone()).unwrap().write(), bytes);

@@ -33,6 +33,7 @@ impl Clock {
     }
 
     /// All of them, in the order of time.
+    #[cfg(feature = "preprocess")]
     pub(super) fn offsets(&self) -> &[Offset] {
         &self.0
     }

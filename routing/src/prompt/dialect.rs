@@ -65,6 +65,7 @@ impl Engine {
         KNOWN.into_iter().find(|(engine, ..)| *engine == self)
     }
 
+    #[cfg(feature = "preprocess")]
     pub(super) fn code(self) -> u64 {
         KNOWN.iter().position(|(engine, ..)| *engine == self).unwrap_or(0) as u64
     }
