@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::output;
-use crate::serving::Options;
+use crate::serving::ServingOptions;
 use anyhow::Context;
 use clap::ValueEnum;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "V")]
     engine_version: Option<String>,
     #[command(flatten)]
-    options: Options,
+    options: ServingOptions,
     /// The API that the request is for [default: by the body's shape]
     #[arg(long, value_enum)]
     api: Option<ApiName>,
@@ -238,7 +238,7 @@ mod tests {
             model: demo(),
             engine: "vllm".into(),
             engine_version: None,
-            options: Options::default(),
+            options: ServingOptions::default(),
             api: None,
             prefix_tokens,
             model_version: "v1".into(),
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn the_prompt_is_that_of_the_engine_as_it_was_started() {
         let body = br#"{"model":"demo","tool_choice":"none","tools":[{"type":"function",
-            "function":{"name":"now"}}],"messages":[{"role":"user",
+            "function":{"name":"weather"}}],"messages":[{"role":"user",
             "content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}"#;
         let text = |change: &dyn Fn(&mut Args)| {
             let mut args = args(None);
@@ -280,12 +280,12 @@ mod tests {
             Report::new(&args, body).map(|report| report.text())
         };
         let vllm = text(&|_| {}).unwrap();
-        assert!(vllm.contains("a\nb") && vllm.contains("now"), "{vllm}");
+        assert!(vllm.contains("a\nb") && vllm.contains("weather"), "{vllm}");
         let without =
             text(&|args| args.options.exclude_tools_when_tool_choice_none = true).unwrap();
-        assert!(!without.contains("now"), "{without}");
+        assert!(!without.contains("weather"), "{without}");
         let sglang = text(&|args| args.engine = "sglang".into()).unwrap();
-        assert!(sglang.contains("a b") && !sglang.contains("now"), "{sglang}");
+        assert!(sglang.contains("a b") && !sglang.contains("weather"), "{sglang}");
         assert!(sglang.contains("engine     sglang 0.5.23"), "{sglang}");
         let error = text(&|args| args.engine_version = Some("0.9".into())).unwrap_err();
         assert!(format!("{error:#}").contains("0.32, 0.23"), "{error:#}");

@@ -8,7 +8,7 @@ use warmpath_routing::prompt::{ContentFormat, Engine, Serving};
 
 /// What an engine was started with.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ServingOptions {
     /// File with the chat template that is used in place of the model's
     #[arg(long, value_name = "FILE")]
     pub(crate) chat_template: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     pub(crate) time_zone: Option<String>,
 }
 
-impl Options {
+impl ServingOptions {
     /// The same, of this engine.
     ///
     /// # Errors

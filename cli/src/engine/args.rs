@@ -36,7 +36,7 @@ pub(crate) struct Options {
     pub(super) region: Option<String>,
 
     #[command(flatten)]
-    pub(super) serving: serving::Options,
+    pub(super) serving: serving::ServingOptions,
 
     /// Tokens in a cache block
     #[arg(long, value_name = "TOKENS", default_value_t = 16)]

@@ -269,6 +269,11 @@ impl View {
         self.waiting_tokens
     }
 
+    /// Whether events named other KV cache groups than the main one.
+    pub fn has_several_groups(&self) -> bool {
+        self.groups.several()
+    }
+
     /// Tokens of which a hit's length is a multiple: of one engine block, or of the blocks of all
     /// groups; 0 until an event told.
     pub fn block_tokens(&self) -> u32 {

@@ -143,7 +143,7 @@ impl Replica {
     /// engine with several groups of KV cache, where what one answer says of a prefix need not hold
     /// for the next.
     pub(super) fn is_partial(&self) -> bool {
-        self.late && self.known.view.ends().is_none()
+        self.late && !self.known.view.has_several_groups()
     }
 
     pub(super) fn serves(&mut self, wrong: Option<String>) {
