@@ -12,10 +12,12 @@ import time
 from . import alarms, engines, traffic
 from .gateway import Gateway
 from .processes import Failed
-from .tiny_models import HYBRID, KINDS, make
+from .tiny_models import KINDS, make
 from .tools import ROOT, Tools
 
 FIXTURES = ROOT / "tests/fixtures"
+# Blocks of a cache that is too small for what is asked.
+SMALL_CACHE = {"llama": 330, "gemma3": 330, "gptoss": 330, "qwen3next": 80}
 # What chats can't be asked of: gpt-oss' are rendered by a library that fetches its vocabulary.
 COMPLETIONS_ONLY = {"gptoss"}
 
@@ -26,7 +28,7 @@ def arguments():
     parser.add_argument("--models", default=",".join(KINDS), metavar="KIND,…", help="which tiny models [default: %(default)s]")
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds of about 56 requests per model [default: %(default)s]")
     parser.add_argument("--small-cache", type=int, default=60, metavar="N",
-                        help="requests per hybrid model and for llama before an engine of 330 blocks; 0 for none [default: %(default)s]")
+                        help="requests before an engine with a small cache, per hybrid model and for llama; 0 for none [default: %(default)s]")
     parser.add_argument("--alarms", action="store_true", help="cause each fault that the drift alarm knows, instead")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the texts [default: %(default)s]")
     parser.add_argument("--simulated", action="store_true", help="Warmpath's own simulated engine in vLLM's place: tries this driver, shows nothing of engines")
@@ -139,10 +141,14 @@ def exactness(options, tools, start):
         directory = model_directory(kind, tokenizers()[kind], options.simulated)
         families = ["completions"] if kind in COMPLETIONS_ONLY else list(traffic.FAMILIES)
         rounds = options.rounds * (3 if kind in COMPLETIONS_ONLY else 1)
-        runs = [("", [], traffic.mixed(options.seed, rounds, families), 1.0)]
-        if options.small_cache and (kind in HYBRID or kind == "llama"):
-            flags = ["--num-gpu-blocks-override", "330"]
-            runs.append((", 330 blocks", flags, traffic.revisits(options.seed, options.small_cache, 24), 0.98))
+        # Blocks of models with states are long.
+        sentences = 150 if kind == "qwen3next" else 60
+        runs = [("", [], traffic.mixed(options.seed, rounds, families, sentences), 1.0)]
+        if options.small_cache and kind in SMALL_CACHE:
+            blocks = SMALL_CACHE[kind]
+            flags = ["--num-gpu-blocks-override", str(blocks), "--max-model-len", "6000"]
+            again = traffic.revisits(options.seed, options.small_cache, 24, sentences)
+            runs.append((f", {blocks} blocks", flags, again, 0.98))
         for title, flags, requests, wanted in runs:
             out = options.out / f"{kind}{title.replace(', ', '-').replace(' ', '-')}"
             print(f"real: starting {kind}{title}", flush=True)

@@ -18,7 +18,6 @@ KINDS = {
     "gptoss": ["--block-size", "32"],
     "qwen3next": [],
 }
-HYBRID = ["gemma3", "gptoss", "qwen3next"]
 
 
 def copy_tokenizer(source, out):
