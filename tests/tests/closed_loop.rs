@@ -247,7 +247,7 @@ fn a_cache_shorter_than_what_is_in_flight_is_no_fault_of_the_map() {
                 } else {
                     wrong += 1;
                 }
-                text.push_str(&format!(" Answer {turn} was short."));
+                text.extend([" Answer ", &turn.to_string(), " was short."]);
             }
             (right, wrong)
         };

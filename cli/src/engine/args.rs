@@ -15,6 +15,7 @@ pub(crate) type Args = Box<Options>;
 /// It tokenizes with the real tokenizer, keeps a real prefix cache, publishes vLLM's KV events and
 /// takes the time that a GPU would have taken. What it answers is filler text.
 #[derive(Clone, Debug, clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // They are vLLM's flags.
 pub(crate) struct Options {
     /// Directory with tokenizer.json and tokenizer_config.json
     #[arg(long, value_name = "DIR")]

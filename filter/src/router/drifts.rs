@@ -109,7 +109,9 @@ impl Drifts {
                 self.news.clear();
                 self.held.retain(|id, _| !table.minds(*id));
                 (self.table, self.version) = (table, None);
-                told.iter().for_each(|told| self.tell(told));
+                for told in &told {
+                    self.tell(told);
+                }
                 return Ok(());
             }
         }

@@ -223,7 +223,7 @@ impl Prompts {
         let Some(Slot::Ready(prompter)) = slot else {
             return unread(requested, Degrade::NoTokenizer);
         };
-        let root = known.root(adapter, prompter.model().cache_salt(&request));
+        let root = known.root(adapter, prompter.model().cache_salt(request));
         let before = (prompter.memo_hits(), prompter.memo_misses());
         match prompter.prefix(request, root, policy.prefix_tokens, now_unix) {
             Ok(prefix) => {

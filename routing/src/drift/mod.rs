@@ -87,7 +87,7 @@ pub struct Drift {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
-    sum: f32,
+    total: f32,
     /// It drifts, and this was told to be why.
     told: Option<Suspect>,
     /// Wrong answers in a row that spoke for another one.
@@ -115,7 +115,7 @@ impl Drift {
     pub fn observe(
         &mut self,
         seen: &Observation,
-        hints: &Hints,
+        hints: Hints,
     ) -> impl Iterator<Item = Change> + use<> {
         self.observe_beside(&Counts::default(), seen, hints)
     }
@@ -125,7 +125,7 @@ impl Drift {
         &mut self,
         others: &Counts,
         seen: &Observation,
-        hints: &Hints,
+        hints: Hints,
     ) -> impl Iterator<Item = Change> + use<> {
         self.counts.take(seen);
         self.evidence.take(seen);
@@ -138,7 +138,7 @@ impl Drift {
             let suspect = suspect::name(kind, &self.evidence, &counts, hints);
             self.sums.get_mut(place)?.add(kind, share, suspect, waits && kind.is_fault())
         });
-        if self.sums.iter().all(|sum| sum.sum == 0.0) {
+        if self.sums.iter().all(|sum| sum.total == 0.0) {
             // What was seen of a fault that is over says nothing of the next one.
             *self = Self { evidence: self.evidence.calm(), ..Self::default() };
         }
@@ -146,10 +146,10 @@ impl Drift {
     }
 
     /// What is known without any answer: a replica that was told to keep no cache, say.
-    pub fn hint(&mut self, kind: Kind, hints: &Hints) -> Option<Change> {
+    pub fn hint(&mut self, kind: Kind, hints: Hints) -> Option<Change> {
         let suspect = suspect::name(kind, &self.evidence, &self.counts, hints);
         let sum = self.sums.get_mut(kind as usize)?;
-        sum.sum = MOST;
+        sum.total = MOST;
         sum.tell(kind, suspect)
     }
 
@@ -163,7 +163,7 @@ impl Drift {
         let due = Kind::ALL.iter().zip(&self.sums).zip(shares).any(|((kind, sum), share)| {
             kind.is_fault()
                 && sum.told.is_none()
-                && share.is_some_and(|share| sum.sum + share - kind.usual() >= LIMIT)
+                && share.is_some_and(|share| sum.total + share - kind.usual() >= LIMIT)
         });
         let waits = due
             && seen.their_prompt.is_some()
@@ -178,12 +178,12 @@ impl Drift {
     /// they can.
     pub fn is_in_doubt(&self) -> bool {
         let faults = Kind::ALL.iter().zip(&self.sums).filter(|(kind, _)| kind.is_fault());
-        faults.into_iter().any(|(_, sum)| sum.told.is_none() && sum.sum >= DOUBT)
+        faults.into_iter().any(|(_, sum)| sum.told.is_none() && sum.total >= DOUBT)
     }
 
     /// Whether there is anything to remember of its sums.
     pub fn is_calm(&self) -> bool {
-        self.sums.iter().all(|sum| sum.sum == 0.0 && sum.told.is_none())
+        self.sums.iter().all(|sum| sum.total == 0.0 && sum.told.is_none())
     }
 
     /// Whether it drifts this way.
@@ -204,7 +204,7 @@ impl Drift {
 
     fn encode(&self, bytes: &mut Vec<u8>) {
         for sum in &self.sums {
-            put_f32(bytes, sum.sum);
+            put_f32(bytes, sum.total);
             bytes.push(sum.told.map_or(0, |suspect| suspect as u8 + 1));
             bytes.push(sum.others);
         }
@@ -216,7 +216,7 @@ impl Drift {
     fn decode(from: &mut Reader<'_>) -> Option<Self> {
         let mut sums = [Sum::default(); 4];
         for sum in &mut sums {
-            sum.sum = from.f32(MOST)?;
+            sum.total = from.f32(MOST)?;
             sum.told = match from.u8()? {
                 0 => None,
                 place => Some(*Suspect::ALL.get(usize::from(place) - 1)?),
@@ -260,9 +260,9 @@ fn shares(seen: &Observation) -> [Option<f32>; 4] {
 
 impl Sum {
     fn add(&mut self, kind: Kind, share: f32, suspect: Suspect, waits: bool) -> Option<Change> {
-        self.sum = (self.sum + share - kind.usual()).clamp(0.0, MOST);
+        self.total = (self.total + share - kind.usual()).clamp(0.0, MOST);
         match self.told {
-            Some(_) if self.sum <= CALM => {
+            Some(_) if self.total <= CALM => {
                 (self.told, self.others) = (None, 0);
                 Some(Change::Ended(kind))
             }
@@ -274,7 +274,7 @@ impl Sum {
                 (self.told, self.others) = (Some(suspect), 0);
                 Some(Change::Renamed(kind, suspect))
             }
-            None if self.sum >= LIMIT && !waits => self.tell(kind, suspect),
+            None if self.total >= LIMIT && !waits => self.tell(kind, suspect),
             _ => None,
         }
     }

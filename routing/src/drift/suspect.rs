@@ -88,6 +88,7 @@ impl Suspect {
 
 /// What is known of a replica beside its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
 pub struct Hints {
     /// Its engine says that it keeps no prefix cache.
     pub caches_nothing: bool,
@@ -100,20 +101,19 @@ pub struct Hints {
 }
 
 /// The first that fits, the surest before.
-pub(super) fn name(kind: Kind, seen: &Evidence, counts: &Counts, hints: &Hints) -> Suspect {
+pub(super) fn name(kind: Kind, seen: &Evidence, counts: &Counts, hints: Hints) -> Suspect {
     let differs_alone = hints.other_root || hints.others_agree;
     match kind {
         Kind::Evicted => Suspect::Evictions,
         _ if hints.caches_nothing => Suspect::PrefixCaching,
         Kind::Unannounced if !seen.hit && seen.repeated > 2 => Suspect::PrefixCaching,
-        Kind::Unannounced => Suspect::Events,
         Kind::Missing | Kind::Surprise if counts.differ() => match counts.differ_by_template() {
             _ if differs_alone => Suspect::Version,
             true => Suspect::Template,
             false => Suspect::Tokenizer,
         },
         Kind::Missing | Kind::Surprise if seen.within_block > 0.5 => Suspect::BlockSize,
-        Kind::Missing => Suspect::Events,
+        Kind::Unannounced | Kind::Missing => Suspect::Events,
         // Blocks come, but never under our names; or no blocks do.
         Kind::Surprise if hints.silent || seen.renamed <= 0.5 => Suspect::Events,
         Kind::Surprise if differs_alone || seen.unnamed_ids > 0 => Suspect::Version,

@@ -64,7 +64,7 @@ impl Table {
         let others = self.of_model(id.model).filter(|(other, _)| **other != id);
         let counts = others.fold(Counts::default(), |sum, (_, drift)| sum.with(&drift.counts));
         let drift = self.all.entry(id).or_default();
-        let changes = drift.observe_beside(&counts, seen, &hints).collect();
+        let changes = drift.observe_beside(&counts, seen, hints).collect();
         self.tidy(id.model);
         changes
     }
@@ -80,7 +80,7 @@ impl Table {
             return None;
         }
         let hints = Hints { caches_nothing, ..Hints::default() };
-        self.all.entry(id).or_default().hint(Kind::Unannounced, &hints)
+        self.all.entry(id).or_default().hint(Kind::Unannounced, hints)
     }
 
     /// Whether that was told.

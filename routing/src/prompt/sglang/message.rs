@@ -26,6 +26,10 @@ pub(super) fn conversation<'a>(
     Ok(conversation)
 }
 
+/// Roles that are known, beside the user's.
+const ROLES: [&str; 7] =
+    ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
+
 fn fields<'a>(
     message: &'a Json<'a>,
     parts: bool,
@@ -37,8 +41,6 @@ fn fields<'a>(
         let content = content.ok_or(REFUSED)?;
         return Ok(vec![("role", Field::Text(role.into())), ("content", content)]);
     }
-    const ROLES: [&str; 7] =
-        ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
     let role = ROLES.iter().find(|known| role.eq_ignore_ascii_case(known)).ok_or(REFUSED)?;
     if message.get("tools").is_some() {
         return Err(PromptError::UnsupportedContent("a message's tools"));

@@ -39,7 +39,7 @@ pub(super) fn chat(body: &[u8], inline_system: bool) -> Result<Chat<'_>, Unsuppo
     }
     let mut messages = merged(messages)?;
     if !inline_system {
-        messages = with_one_system(messages)?;
+        messages = with_one_system(messages);
     }
     let tools = tools.map(chat_tools).transpose()?.filter(|list| !list.is_empty());
     // An effort is medium unless it is said, or null.
@@ -283,7 +283,7 @@ fn parts_of(content: Json<'_>) -> Result<Vec<Json<'_>>, Unsupported> {
 }
 
 /// All that the system says goes before the rest.
-fn with_one_system(messages: Vec<Json<'_>>) -> Result<Vec<Json<'_>>, Unsupported> {
+fn with_one_system(messages: Vec<Json<'_>>) -> Vec<Json<'_>> {
     let is_system = |json: &Json<'_>| json.get("role").and_then(Json::str) == Some("system");
     let (systems, mut others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
     let mut texts = Vec::new();
@@ -301,7 +301,7 @@ fn with_one_system(messages: Vec<Json<'_>>) -> Result<Vec<Json<'_>>, Unsupported
         let text = Json::Str(Cow::Owned(texts.join("\n\n")));
         others.insert(0, message("system", [("content", text)]));
     }
-    Ok(others)
+    others
 }
 
 /// Functions; built-in tools aren't shown.

@@ -46,7 +46,7 @@ impl Store {
     pub(super) fn keep(&self, id: &str, kept: Kept) {
         let Some(all) = &self.0 else { return };
         let mut all = lock(all);
-        if all.get(id).is_none_or(|before| before.body["status"] != "cancelled") {
+        if all.get(id).is_none_or(|before| status(&before.body) != Some("cancelled")) {
             all.insert(id.to_owned(), kept);
         }
     }
@@ -64,11 +64,13 @@ impl Store {
         let Some(all) = &self.0 else { return Err(ApiError::no_response(id)) };
         let mut all = lock(all);
         let Some(kept) = all.get_mut(id) else { return Err(ApiError::no_response(id)) };
-        if !matches!(kept.body["status"].as_str(), Some("queued" | "in_progress")) {
+        if !matches!(status(&kept.body), Some("queued" | "in_progress")) {
             let message = "Cannot cancel a synchronous response.".to_owned();
             return Err(ApiError::bad(Some("response_id"), message));
         }
-        kept.body["status"] = "cancelled".into();
+        if let Some(body) = kept.body.as_object_mut() {
+            body.insert("status".into(), "cancelled".into());
+        }
         if let Some(task) = &kept.task {
             task.abort();
         }
@@ -90,4 +92,9 @@ pub(super) fn items(input: &Value, previous: Option<&Kept>) -> Vec<Value> {
         other => items.push(json!({"role": "user", "content": other})),
     }
     items
+}
+
+/// How far a response is.
+fn status(body: &Value) -> Option<&str> {
+    body.get("status").and_then(Value::as_str)
 }
