@@ -38,8 +38,7 @@ def vllm(model, log, flags=(), caching=True):
         "--served-model-name", SERVED, "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16",
         "--max-model-len", 8192, "--enforce-eager", "--max-num-seqs", 16,
         "--enable-prefix-caching" if caching else "--no-enable-prefix-caching",
-        "--enable-prompt-tokens-details", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
-        "--kv-events-config", json.dumps(publish), *flags,
+        "--enable-prompt-tokens-details", "--kv-events-config", json.dumps(publish), *flags,
     ]
     process = Process("vLLM", command, log, environment)
     try:

@@ -10,13 +10,14 @@ import sys
 
 # What an engine needs to be told for each kind, besides its model. Block sizes are multiples of 32 on the CPU;
 # hybrid ones are chosen so that windows are several blocks.
+TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
 KINDS = {
-    "llama": ["--block-size", "32"],
-    "qwen3": ["--block-size", "64"],
-    "deepseek-tokenizer": ["--block-size", "128"],
-    "gemma3": ["--block-size", "32"],
+    "llama": [*TOOLS, "--block-size", "32"],
+    "qwen3": [*TOOLS, "--block-size", "64"],
+    "deepseek-tokenizer": [*TOOLS, "--block-size", "128"],
+    "gemma3": [*TOOLS, "--block-size", "32"],
     "gptoss": ["--block-size", "32"],
-    "qwen3next": [],
+    "qwen3next": TOOLS,
 }
 
 
