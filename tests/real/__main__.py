@@ -12,7 +12,7 @@ import time
 from . import alarms, engines, traffic
 from .gateway import Gateway
 from .processes import Failed
-from .tiny_models import KINDS, make
+from .tiny_models import KINDS, TOOLS, make
 from .tools import ROOT, Tools
 
 FIXTURES = ROOT / "tests/fixtures"
@@ -182,7 +182,7 @@ def main():
         tools = Tools()
         if options.simulated:
             def start(model, log, flags=(), caching=True):
-                known = [flag for flag in flags if caching]
+                known = [flag for flag in flags if flag not in TOOLS]
                 return engines.simulated(tools.warmpath, model, log, known, caching)
         else:
             start = engines.vllm

@@ -54,7 +54,8 @@ def simulated(binary, model, log, flags=(), caching=True):
     port, events, replay = free_ports(3)
     command = [binary, "engine", "--model", model, "--served-model-name", SERVED, "--port", port,
                "--kv-events-endpoint", f"tcp://*:{events}",
-               "--kv-events-replay-endpoint", f"tcp://*:{replay}", "--speedup", 20, *flags]
+               "--kv-events-replay-endpoint", f"tcp://*:{replay}", "--speedup", 20, *flags,
+               *([] if caching else ["--no-enable-prefix-caching"])]
     process = Process("the simulated engine", command, log)
     try:
         process.wait_for(f"http://127.0.0.1:{port}/health", 30)
