@@ -21,6 +21,16 @@ class Engine:
         self.process.stop()
 
 
+def healthy(process, seconds, port, events, replay):
+    """The engine of a process, once it answers; a process that doesn't in time is ended."""
+    try:
+        process.wait_for(f"http://127.0.0.1:{port}/health", seconds)
+    except BaseException:
+        process.stop()
+        raise
+    return Engine(process, port, events, replay)
+
+
 def vllm(model, log, flags=(), caching=True):
     """Starts vLLM and waits until it is healthy, which takes a tiny model one to three minutes."""
     port, events, replay = free_ports(3)
@@ -40,13 +50,7 @@ def vllm(model, log, flags=(), caching=True):
         "--enable-prefix-caching" if caching else "--no-enable-prefix-caching",
         "--enable-prompt-tokens-details", "--kv-events-config", json.dumps(publish), *flags,
     ]
-    process = Process("vLLM", command, log, environment)
-    try:
-        process.wait_for(f"http://127.0.0.1:{port}/health", 900)
-    except BaseException:
-        process.stop()
-        raise
-    return Engine(process, port, events, replay)
+    return healthy(Process("vLLM", command, log, environment), 900, port, events, replay)
 
 
 def simulated(binary, model, log, flags=(), caching=True):
@@ -56,10 +60,4 @@ def simulated(binary, model, log, flags=(), caching=True):
                "--kv-events-endpoint", f"tcp://*:{events}",
                "--kv-events-replay-endpoint", f"tcp://*:{replay}", "--speedup", 20, *flags,
                *([] if caching else ["--no-enable-prefix-caching"])]
-    process = Process("the simulated engine", command, log)
-    try:
-        process.wait_for(f"http://127.0.0.1:{port}/health", 30)
-    except BaseException:
-        process.stop()
-        raise
-    return Engine(process, port, events, replay)
+    return healthy(Process("the simulated engine", command, log), 30, port, events, replay)
