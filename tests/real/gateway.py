@@ -1,4 +1,4 @@
-"""Relay and Envoy before one engine, from the quick start's own configuration."""
+"""Relay and Envoy before the engines of one pool, from the quick start's own configuration."""
 import http.client
 import json
 import re
@@ -51,23 +51,24 @@ class Answer:
 
 
 class Gateway:
-    """A relay and an Envoy. Keep one per engine: what it learned goes with it."""
+    """A relay and an Envoy. Keep one per run: what it learned goes with it."""
 
-    def __init__(self, tools, engine, model, out, model_settings=None, replica_settings=None):
+    def __init__(self, tools, engines, model, out, model_settings=None, replica_settings=None):
         self.listen, self.admin, self.relay, self.relay_admin = free_ports(4)
         out.mkdir(parents=True, exist_ok=True)
-        replica = {"endpoint": f"127.0.0.1:{engine.port}", "pool": POOL, "model": SERVED,
-                   "events": {"connect": f"tcp://127.0.0.1:{engine.events}",
-                              "replay": f"tcp://127.0.0.1:{engine.replay}"}}
-        replica.update(replica_settings or {})
+        self.endpoints = [f"127.0.0.1:{engine.port}" for engine in engines]
+        replicas = [{"endpoint": f"127.0.0.1:{engine.port}", "pool": POOL, "model": SERVED,
+                     "events": {"connect": f"tcp://127.0.0.1:{engine.events}",
+                                "replay": f"tcp://127.0.0.1:{engine.replay}"},
+                     **(replica_settings or {})} for engine in engines]
         described = {"name": SERVED, "path": str(model), "version": "1", "served_names": [SERVED], "adapters": []}
         described.update(model_settings or {})
         relay = {"listen": f"127.0.0.1:{self.relay}", "admin": f"127.0.0.1:{self.relay_admin}",
-                 "polling": {"rtt_ms": 0}, "models": [described], "replicas": [replica]}
+                 "polling": {"rtt_ms": 0}, "models": [described], "replicas": replicas}
         relay_file, envoy_file = out / "relay.yaml", out / "envoy.yaml"
         relay_file.write_text(yaml.safe_dump(relay))
         quickstart = yaml.safe_load((tools.root / "envoy/quickstart.yaml").read_text())
-        envoy_file.write_text(yaml.safe_dump(self.rewrite(quickstart, tools, engine.port)))
+        envoy_file.write_text(yaml.safe_dump(self.rewrite(quickstart, tools, [engine.port for engine in engines])))
         self.processes = []
         try:
             self.start("relay", [tools.warmpath, "relay", "--config", relay_file], out, self.relay_admin, "/healthz")
@@ -87,8 +88,8 @@ class Gateway:
         for process in reversed(self.processes):
             process.stop()
 
-    def rewrite(self, quickstart, tools, engine):
-        """The quick start with one pool of one replica, on free ports."""
+    def rewrite(self, quickstart, tools, ports):
+        """The quick start with one pool, whose engines are at `ports`; itself on free ports."""
         quickstart["admin"]["address"]["socket_address"]["port_value"] = self.admin
         listener = quickstart["static_resources"]["listeners"][0]
         listener["address"]["socket_address"]["port_value"] = self.listen
@@ -107,8 +108,8 @@ class Gateway:
         pool = next(one for one in clusters if one["name"] == "eu.demo-eu-west")
         relay = next(one for one in clusters if one["name"] == "warmpath-relay")
         pool["name"] = pool["load_assignment"]["cluster_name"] = f"eu.{POOL}"
-        set_host(pool, engine)
-        set_host(relay, self.relay)
+        set_hosts(pool, ports)
+        set_hosts(relay, [self.relay])
         quickstart["static_resources"]["clusters"] = [pool, relay]
         return quickstart
 
@@ -151,7 +152,7 @@ class Gateway:
         return self.processes[1].log.read_text(errors="replace")
 
 
-def set_host(cluster, port):
+def set_hosts(cluster, ports):
     endpoint = cluster["load_assignment"]["endpoints"][0]
     endpoint["lb_endpoints"] = [
-        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}}]
+        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}} for port in ports]

@@ -93,6 +93,10 @@ impl Wanted for Worth<'_> {
         let most = self.prompt_tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
         Some(Ends { slot: ends, every: replica.block_tokens, most })
     }
+
+    fn has_ends(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.replica.ends.is_some())
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +159,10 @@ mod tests {
 
         fn ends(&self, slot: u16) -> Option<Ends> {
             self.0.ends(slot)
+        }
+
+        fn has_ends(&self) -> bool {
+            self.0.has_ends()
         }
     }
 

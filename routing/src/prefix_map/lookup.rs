@@ -62,6 +62,11 @@ pub trait Wanted {
     fn ends(&self, _slot: u16) -> Option<Ends> {
         None
     }
+
+    /// Whether [`Self::ends`] says anything of any replica: it is asked of no other set.
+    fn has_ends(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fn(u16) -> bool> Wanted for F {
@@ -107,6 +112,7 @@ pub fn find<S: Store>(
     let mut found = Vec::new();
     let mut left = MOST_PROBES;
     let mut ends_left = ends::MOST_READS;
+    let has_ends = wanted.has_ends();
     let mut holders = Vec::new();
     // (blocks that all members hold, blocks that none of them exceeds, members, where to look)
     let mut open = Vec::with_capacity(4);
@@ -149,10 +155,15 @@ pub fn find<S: Store>(
         let is_near =
             high - low <= last / ABOUT && found.iter().any(|m: &Match| m.blocks as usize >= high);
         // An end may be just before what they hold.
-        let matters =
-            |slot: &u16| wanted.matters(*slot, high as u32, &found) || wanted.ends(*slot).is_some();
+        let matters = |slot: &u16| {
+            wanted.matters(*slot, high as u32, &found) || has_ends && wanted.ends(*slot).is_some()
+        };
         if low >= high || left == 0 || is_near && !members.iter().any(matters) {
             let blocks = low as u32;
+            if !has_ends {
+                found.extend(members.into_iter().map(|slot| Match { slot, blocks }));
+                continue;
+            }
             let mut walking = Vec::new();
             for slot in members {
                 match wanted.ends(slot) {

@@ -199,6 +199,10 @@ impl Wanted for Hybrid {
         let Self { every, most } = *self;
         (slot != 9).then_some(Ends { slot: slot + 100, every, most })
     }
+
+    fn has_ends(&self) -> bool {
+        true
+    }
 }
 
 fn end_at(store: &mut Memory, slot: u16, keys: &[Key], blocks: &[usize]) {
