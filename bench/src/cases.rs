@@ -8,14 +8,12 @@ use std::hint::black_box;
 
 use anyhow::Context;
 use fastrand::Rng;
+use warmpath_prompt::{Api, Beginnings, Model, ModelFiles, Prompter, Reach, Request, preprocess};
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::decision::{Ask, decide};
 use warmpath_routing::fingerprint::{Chain, Fingerprint, Key};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hint, Layout, Lookup, Matches, Store, Wanted, Writer, find};
-use warmpath_routing::prompt::{
-    Api, Beginnings, Model, ModelFiles, Prompter, Reach, Request, preprocess,
-};
 use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 use warmpath_tests::repository;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fastrand::Rng;
 use prost::Message;
+use warmpath_prompt::{Api, ModelFiles, Prompter, Request, preprocess};
 use warmpath_proto::v1::{
     ArtefactChunk, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
     SnapshotBegin, SnapshotEnd, down::Body as Said, replica::State,
 };
 use warmpath_routing::fingerprint::{Key, Scope};
-use warmpath_routing::prompt::{Api, ModelFiles, Prompter, Request, preprocess};
 
 use crate::bodies::{Bodies, MODEL, PREFIXES};
 use crate::upstream::held;
@@ -45,7 +45,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
     let artefact = preprocess(&ModelFiles::read_dir(&args.model)?)?;
     let hash = artefact.tokenizer_hash;
     let scope = Scope { model_version: "1", tokenizer_hash: &hash, adapter: "", salt: "" };
-    let model = warmpath_routing::prompt::Model::load(artefact.bytes.clone())?;
+    let model = warmpath_prompt::Model::load(artefact.bytes.clone())?;
     let mut prompter = Prompter::new(model, 64 << 20);
     let mut keys = |body: &[u8]| -> anyhow::Result<Vec<Key>> {
         let request = Request::parse(Api::Chat, body).ok().context("a body that is none")?;

@@ -10,10 +10,10 @@ use crate::output;
 use crate::serving::ServingOptions;
 use anyhow::Context;
 use clap::ValueEnum;
-use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
-use warmpath_routing::prompt::{
+use warmpath_prompt::{
     Api, End, Engine, Model, ModelFiles, Prompter, Request, Tokens, preprocess_for,
 };
+use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Scope};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
+use warmpath_prompt::{ContentFormat, Engine, Serving};
 use warmpath_relay::time_zone;
-use warmpath_routing::prompt::{ContentFormat, Engine, Serving};
 
 /// What an engine was started with.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 const MEMO: usize = 1 << 20;
 
 thread_local! {
-    static PROMPTERS: RefCell<[warmpath_routing::prompt::Prompter; 2]> =
+    static PROMPTERS: RefCell<[warmpath_prompt::Prompter; 2]> =
         RefCell::new([warmpath_fuzz::demo(MEMO), warmpath_fuzz::demo(0)]);
 }
 

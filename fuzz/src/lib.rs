@@ -3,10 +3,8 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use warmpath_prompt::{Api, Model, ModelFiles, ModelFinder, Prompter, Request, Search, preprocess};
 use warmpath_routing::fingerprint::Fingerprint;
-use warmpath_routing::prompt::{
-    Api, Model, ModelFiles, ModelFinder, Prompter, Request, Search, preprocess,
-};
 
 const ROOT: Fingerprint = Fingerprint([7; 32]);
 const APIS: [Api; 4] = [Api::Chat, Api::Completions, Api::Responses, Api::Messages];

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use warmpath_prompt::{ArtefactError, ModelFiles, Serving, preprocess_for};
 use warmpath_proto::v1;
-use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, Serving, preprocess_for};
 
 use crate::listing::Listings;
 
@@ -91,8 +91,8 @@ pub fn build(path: &Path, serving: &Serving) -> Result<Artefact, Unbuilt> {
         }
     };
     let files = ModelFiles::read_dir(path).map_err(failed)?;
-    let prompt::Artefact { bytes, tokenizer_hash } =
-        preprocess_for(&files, serving).map_err(failed)?;
+    let made = preprocess_for(&files, serving).map_err(failed)?;
+    let (bytes, tokenizer_hash) = (made.bytes, made.tokenizer_hash);
     Ok(Artefact { id: *blake3::hash(&bytes).as_bytes(), bytes, tokenizer_hash })
 }
 

@@ -215,7 +215,7 @@ mod tests {
             served_names: names(&["demo"]),
             adapters: names(&["alias"]),
             from_engine: true,
-            serving: warmpath_routing::prompt::Serving::default(),
+            serving: warmpath_prompt::Serving::default(),
         };
         listings.configure(&[model]);
         assert_eq!(loaded(VLLM), Some(names(&["alias", "sql"])));

@@ -368,7 +368,7 @@ mod tests {
             served_names: vec!["m".into()],
             adapters: Vec::new(),
             from_engine: false,
-            serving: warmpath_routing::prompt::Serving::default(),
+            serving: warmpath_prompt::Serving::default(),
         };
         let models = [model];
         let unsupported: Build = |_, _| Err(Unbuilt::Unsupported("Unigram".into()));

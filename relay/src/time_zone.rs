@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use jiff::civil::date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
-use warmpath_routing::prompt::{Clock, Offset};
+use warmpath_prompt::{Clock, Offset};
 
 /// Years of which the changes of the clocks are told.
 const YEARS: std::ops::Range<i16> = 2020..2060;

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::policy::Policy;
-use crate::prompt::Requested;
+use crate::requested::Requested;
 use crate::residency::Zone;
 use crate::view::{Model, Replica};
 

@@ -7,6 +7,7 @@
 pub mod catalogue;
 pub mod cost;
 pub mod decision;
+pub mod digest;
 pub mod drift;
 pub mod fingerprint;
 pub mod health;
@@ -16,8 +17,8 @@ pub mod orca;
 pub mod poison;
 pub mod policy;
 pub mod prefix_map;
-pub mod prompt;
 pub mod recent;
+pub mod requested;
 pub mod residency;
 pub mod ring;
 pub mod state;

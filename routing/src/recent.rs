@@ -118,7 +118,7 @@ impl Recent {
 
 /// Whether the blocks of a prompt from there to its end are too few to be remembered for their own
 /// sake.
-pub(crate) fn is_little(from: usize, end: usize) -> bool {
+pub fn is_little(from: usize, end: usize) -> bool {
     end.saturating_sub(from) <= LITTLE.min(end / LITTLE_SHARE)
 }
 

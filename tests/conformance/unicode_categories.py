@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes routing/src/prompt/categories.rs: Unicode general categories as the engines see them.
+"""Writes prompt/src/tokenizer/categories.rs: Unicode general categories as the engines see them.
 
 Engines split text with Oniguruma inside `tokenizers`, and Oniguruma has its own copy of Unicode.
 This asks that copy, character by character, so that the table agrees with the engine and not with
 whatever Unicode version a Rust crate was built from.
 
-    pip install tokenizers && tests/conformance/unicode_categories.py > routing/src/prompt/categories.rs
+    pip install tokenizers && tests/conformance/unicode_categories.py > prompt/src/tokenizer/categories.rs
 """
 
 import tokenizers

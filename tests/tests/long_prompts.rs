@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
+use warmpath_prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::policy::PREFIX_TOKENS;
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 use warmpath_tests::{Options, Stack};
 
 #[test]

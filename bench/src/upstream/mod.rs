@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use fastrand::Rng;
-use warmpath_routing::prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
+use warmpath_prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 
 use crate::bodies::{Bodies, PREFIXES, label};
 

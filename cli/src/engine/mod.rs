@@ -33,7 +33,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use warmpath_routing::prompt::Engine;
+use warmpath_prompt::Engine;
 
 pub(crate) use self::args::Args;
 use self::args::Options;

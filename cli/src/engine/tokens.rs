@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
-use warmpath_routing::prompt::{
+use warmpath_prompt::{
     Api, End, Model, ModelFiles, PromptError, Prompter, Request, RequestError, Serving,
     preprocess_for,
 };

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use warmpath_prompt::Serving;
 use warmpath_relay::artefact;
 use warmpath_relay::index::{Duplicates, Limits, ModelScope};
-use warmpath_routing::prompt::Serving;
 
 use crate::output;
 use source::{Live, Note, file};

@@ -1,13 +1,14 @@
 //! What the filter would make of the request's body.
 
 use anyhow::Context as _;
+use warmpath_prompt::{
+    Api, End, Model, ModelFiles, Prompter, Request, model_in_body, preprocess_for,
+};
 use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::fingerprint::{Key, Scope};
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prompt::{
-    Api, End, Model, ModelFiles, Prompter, Request, Requested, preprocess_for,
-};
+use warmpath_routing::requested::Requested;
 
 use super::state::State;
 
@@ -49,7 +50,7 @@ impl Asked {
             degrade,
             note: Some(note),
         };
-        let peeked = || Requested::of_body(None, body);
+        let peeked = || model_in_body(None, body);
         if body.is_empty() {
             return Ok(unread(
                 Requested::Nothing,
@@ -120,7 +121,7 @@ impl Asked {
                 note: None,
             }),
             Err(error) => {
-                use warmpath_routing::prompt::PromptError;
+                use warmpath_prompt::PromptError;
                 let degrade = match &error {
                     PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
                     _ => Degrade::Template,

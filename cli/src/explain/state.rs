@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+use warmpath_prompt::Serving;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
-use warmpath_routing::prompt::Serving;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use super::beside;

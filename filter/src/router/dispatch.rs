@@ -8,6 +8,7 @@ mod stored;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use warmpath_prompt::{Api, CacheUse, Reach, model_in_body};
 use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_loaded};
 use warmpath_routing::decision::{
     Ask, Degrade, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
@@ -16,7 +17,7 @@ use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Hint, Hints, Layout, Lookup, Matches, Wanted, find};
-use warmpath_routing::prompt::{Api, CacheUse, Reach, Requested};
+use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::{Claim, Zone, zone_of};
 use warmpath_routing::tally::Tallies;
 use warmpath_routing::usage::Usage;
@@ -619,7 +620,7 @@ impl<D: Data> Dispatch<D> {
                 guess.because(Degrade::BodyTooLarge)
             }
             (None, Body::Whole(body)) => {
-                let requested = Requested::of_body(asked.form, body);
+                let requested = model_in_body(asked.form, body);
                 self.prompts.borrow().guess(requested, body.len()).because(Degrade::UnknownApi)
             }
             (Some(api), Body::Whole(body)) => {

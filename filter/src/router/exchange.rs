@@ -6,9 +6,10 @@ use std::rc::{Rc, Weak};
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
+use warmpath_prompt::{Api, Target, model_in_path};
 use warmpath_routing::decision::Refusal;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prompt::{Api, Requested, Target};
+use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::Claim;
 use warmpath_routing::zone_source::Found;
 
@@ -178,7 +179,7 @@ impl Flow {
         }
         // What asks for an upgrade has no body that would end, nor a model in it.
         let has_body = !end && !gets && !matches!(method, b"CONNECT" | b"OPTIONS");
-        self.requested = match Requested::of_path(path) {
+        self.requested = match model_in_path(path) {
             // If nothing comes of the body after all: what a decompressor could not undo arrives as
             // no byte, and may have named any model.
             Requested::Nothing if has_body => Requested::Unreadable,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use warmpath_prompt::{Api, CacheUse};
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::drift::{Id, Observation};
 use warmpath_routing::learn::{Learned, Timing};
-use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::usage::{Reported, Usage};
 
 use super::aftermath::{Aftermath, Answered, Look};

@@ -1,6 +1,7 @@
 //! A body that is too large to be looked into: only its model is found, as its bytes arrive.
 
-use warmpath_routing::prompt::{ModelFinder, Requested, Search};
+use warmpath_prompt::{ModelFinder, Search};
+use warmpath_routing::requested::Requested;
 
 use crate::host;
 

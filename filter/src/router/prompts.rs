@@ -4,14 +4,16 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use warmpath_prompt::{
+    Api, Beginnings, CacheUse, End, Model, Prefix, PromptError, Prompter, Reach, Request,
+    model_in_body,
+};
 use warmpath_routing::catalogue::{Wants, resolve};
 use warmpath_routing::decision::Degrade;
 use warmpath_routing::drift::Asked;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prompt::{
-    Api, Beginnings, CacheUse, End, Model, Prefix, PromptError, Prompter, Reach, Request, Requested,
-};
+use warmpath_routing::requested::Requested;
 
 use super::view::{KnownModel, View};
 use crate::shared::{self, Data};
@@ -192,7 +194,7 @@ impl Prompts {
             return read;
         }
         let Ok(request) = Request::parse(api, body) else {
-            let requested = Requested::of_body(None, body);
+            let requested = model_in_body(None, body);
             return self.guess(requested, body.len()).because(Degrade::BadRequest);
         };
         let read = self.read_request((policy, view), api, body, &request, now_unix);

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use warmpath_prompt::Api;
 use warmpath_routing::orca::Orca;
-use warmpath_routing::prompt::Api;
 use warmpath_routing::usage::{Scan, TAIL_BYTES, Tail, Usage};
 
 use super::ending::{Client, Ending};

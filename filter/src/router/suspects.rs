@@ -275,7 +275,7 @@ mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use warmpath_routing::prompt::Requested;
+    use warmpath_routing::requested::Requested;
 
     use super::*;
     use crate::router::large::Large;

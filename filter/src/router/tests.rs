@@ -2,6 +2,9 @@
 
 use prost::Message;
 use serde_json::json;
+use warmpath_prompt::{
+    Api, Model as Loadable, ModelFiles, Prompter, Request, Requested, preprocess,
+};
 use warmpath_proto::v1::{
     self, ArtefactChunk, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
     SnapshotBegin, SnapshotEnd, down::Body as Said,
@@ -9,9 +12,6 @@ use warmpath_proto::v1::{
 use warmpath_routing::decision::{Degrade, Reason};
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prefix_map::Layout;
-use warmpath_routing::prompt::{
-    Api, Model as Loadable, ModelFiles, Prompter, Request, Requested, preprocess,
-};
 use warmpath_routing::residency::Claim;
 
 use super::dispatch::{Asked, Body, Decided, Dispatch, Told};

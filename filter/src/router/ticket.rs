@@ -1,5 +1,6 @@
 //! What is kept of a request that was sent, until its answer has ended.
 
+use warmpath_prompt::{Api, CacheUse};
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Degrade, Route};
@@ -7,7 +8,6 @@ use warmpath_routing::drift::Asked;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
-use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::view::World;
 
 use super::ending::{Client, Ending};

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use warmpath_routing::prompt::Serving;
+use warmpath_prompt::Serving;
 
 use crate::adapters::Adapters;
 use crate::index::{Duplicates, Limits};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_saphyr::Spanned;
-use warmpath_routing::prompt::ContentFormat;
+use warmpath_prompt::ContentFormat;
 
 use super::Port;
 use crate::index::Duplicates;

@@ -1,6 +1,6 @@
 //! Whose prompts a model's are: its engine, and what of that's command line bears on them.
 
-use warmpath_routing::prompt::{ContentFormat, Engine, Serving};
+use warmpath_prompt::{ContentFormat, Engine, Serving};
 
 use super::ConfigError;
 use super::check::Checker;

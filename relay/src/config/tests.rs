@@ -92,7 +92,7 @@ fn a_good_one_is_understood() {
 
 #[test]
 fn how_a_models_engine_was_started_is_understood() {
-    use warmpath_routing::prompt::{ContentFormat, Engine};
+    use warmpath_prompt::{ContentFormat, Engine};
 
     let dir = std::env::temp_dir().join(format!("warmpath-serving-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

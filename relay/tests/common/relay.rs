@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
+use warmpath_prompt::Serving;
 use warmpath_proto::v1::down::Body;
 use warmpath_proto::v1::replica::State;
 use warmpath_proto::v1::side_stream_client::SideStreamClient;
@@ -21,7 +22,6 @@ use warmpath_proto::v1::{Down, Hello, Model, Replica, Up, up};
 use warmpath_relay::artefact::Artefact;
 use warmpath_relay::{Config, run_reloading};
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::prompt::Serving;
 use zeromq::{Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use super::{Engine, Frame, captures, frames, meaning};

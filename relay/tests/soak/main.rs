@@ -22,6 +22,7 @@ use prost::Message as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use warmpath_filter::sidestream::Follower;
+use warmpath_prompt::Serving;
 use warmpath_proto::v1::down::Body;
 use warmpath_proto::v1::replica::State;
 use warmpath_proto::v1::{Down, Replica, Replicas, SnapshotBegin, SnapshotEnd};
@@ -29,7 +30,6 @@ use warmpath_relay::artefact::Artefact;
 use warmpath_relay::{Config, run_with};
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::prefix_map::Layout;
-use warmpath_routing::prompt::Serving;
 
 use cache::{TOKENIZER, VERSION};
 use encode::Form;

@@ -2,7 +2,7 @@
 //! which nobody outside can aim at. Prompts that only begin alike differ in it, unlike in the names of
 //! their prefixes.
 
-use crate::prompt::{Digest, secret};
+use crate::digest::{Digest, secret};
 
 /// What all workers of an Envoy have to name things with, to mean the same.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use std::collections::HashSet;
 
 use capture::{Block, Capture};
 use engine::Engine;
+use warmpath_prompt::{ModelFiles, preprocess};
 use warmpath_routing::fingerprint::{Chain, Scope};
-use warmpath_routing::prompt::{ModelFiles, preprocess};
 use warmpath_tests::{Options, Stack, eventually, shared};
 
 #[test]

@@ -110,7 +110,7 @@ fn whatever_the_body_is_its_model_counts() {
     ] {
         assert_eq!(gateway.goes("eu", path, Body::Whole(body)), goes, "{}", body.escape_ascii());
     }
-    let by_path = Requested::of_path("/v1/models/beta");
+    let by_path = model_in_path("/v1/models/beta");
     assert_eq!(gateway.goes("eu", "/v1/models/beta", Body::None(&by_path)), "eu.beta-eu");
     assert_eq!(gateway.goes("eu", "/v1/responses/r", NO_BODY), "404 model_not_found");
 }

@@ -1,6 +1,6 @@
 //! What engines tell of their caches, by what they were asked and by which API.
 
-use warmpath_routing::prompt::CacheUse;
+use warmpath_prompt::CacheUse;
 use warmpath_routing::usage::{Reported, Usage};
 
 use super::*;
