@@ -106,3 +106,9 @@ impl PromptError {
         }
     }
 }
+
+/// Refuses a tokenizer for something that is not followed exactly.
+#[cfg(feature = "preprocess")]
+pub(crate) fn refuse<T>(what: impl Into<String>) -> Result<T, ArtefactError> {
+    Err(ArtefactError::Tokenizer(what.into()))
+}

@@ -34,11 +34,14 @@ pub use dialect::{ContentFormat, Engine, Serving, UnknownEngine};
 pub use error::{ArtefactError, PromptError, RequestError};
 pub use model::Model;
 #[cfg(feature = "preprocess")]
-pub use prepare::{ModelFiles, preprocess, preprocess_for};
+pub use prepare::files::ModelFiles;
+#[cfg(feature = "preprocess")]
+pub use prepare::{preprocess, preprocess_for};
 pub use reader::beginnings::{Beginnings, Found};
 pub use reader::prompter::{End, Prefix, Prompter, Reach, Tokens};
+pub use request::Request;
+pub use request::api::Api;
 pub use request::cache_use::CacheUse;
 pub use request::model_name::{ModelFinder, Search};
 pub use request::requested::model_in_body;
 pub use request::target::{Target, model_in_path};
-pub use request::{Api, Request};

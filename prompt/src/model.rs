@@ -8,7 +8,8 @@ use crate::artefact::Definition;
 use crate::dialect::{Dialect, Engine};
 use crate::error::ArtefactError;
 use crate::json::Json;
-use crate::request::{Api, Request};
+use crate::request::Request;
+use crate::request::api::Api;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 

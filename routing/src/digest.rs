@@ -43,7 +43,7 @@ pub struct Digest {
 
 impl Digest {
     /// With a new secret.
-    pub fn new() -> Self {
+    pub fn random() -> Self {
         Self::with(secret(), secret())
     }
 
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn each_has_a_secret_of_its_own() {
-        assert_ne!(Digest::new().of(b"a text"), Digest::new().of(b"a text"));
+        assert_ne!(Digest::random().of(b"a text"), Digest::random().of(b"a text"));
         let of = |nh, secret| Digest::with([nh; 16], [secret; 16]).of(&[7; STEP]);
         assert_ne!(of(1, 1), of(2, 1));
         assert_ne!(of(1, 1), of(1, 2));

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 use jiter::{Jiter, JiterError, JiterErrorType, JsonErrorType, Peek};
 
 use crate::json::{Json, Pairs};
-use crate::request::fields::Fields;
 
 /// Values inside of values, as many as `serde_json` takes.
 const MOST_DEEP: usize = 128;
@@ -51,32 +50,11 @@ pub(crate) fn read(text: &[u8]) -> Result<Json<'static>, Unread> {
     Ok(json)
 }
 
-/// The fields of a body.
-pub(crate) fn fields(body: &[u8]) -> Result<Fields<'static>, Unread> {
-    let body = decoded(body).ok_or(Unread::NotJson)?;
-    let mut reader = Jiter::new(&body).with_allow_inf_nan();
-    if reader.peek()? != Peek::Object {
-        reader.next_skip()?;
-        reader.finish()?;
-        return Err(Unread::NotAnObject);
-    }
-    let mut fields = Fields::default();
-    let mut next = reader.known_object()?.map(str::to_owned);
-    while let Some(key) = next {
-        if Fields::knows(&key) {
-            let peek = reader.peek()?;
-            let json = value(&mut reader, peek, 1)?;
-            fields.set(&key, json);
-        } else {
-            reader.next_skip()?;
-        }
-        next = reader.next_key()?.map(str::to_owned);
-    }
-    reader.finish()?;
-    Ok(fields)
-}
-
-fn value(reader: &mut Jiter<'_>, peek: Peek, depth: usize) -> Result<Json<'static>, Unread> {
+pub(crate) fn value(
+    reader: &mut Jiter<'_>,
+    peek: Peek,
+    depth: usize,
+) -> Result<Json<'static>, Unread> {
     if depth >= MOST_DEEP {
         return Err(Unread::Beyond);
     }
@@ -126,7 +104,7 @@ fn number(text: &[u8]) -> Option<Json<'static>> {
 
 /// A body in UTF-8, out of the encoding that Python finds by its first bytes (json/__init__.py,
 /// `detect_encoding`).
-fn decoded(body: &[u8]) -> Option<Cow<'_, [u8]>> {
+pub(crate) fn decoded(body: &[u8]) -> Option<Cow<'_, [u8]>> {
     type Units = fn(&[u8], bool) -> Option<String>;
     let (decode, big, skip): (Units, bool, usize) = match *body {
         [0, 0, 0xfe, 0xff, ..] => (utf32, true, 4),
@@ -188,30 +166,6 @@ mod tests {
         assert!(read(digits(4300).as_bytes()).is_ok());
         for text in [digits(4301), r#""\ud800""#.into(), "[".repeat(2000) + &"]".repeat(2000)] {
             assert_eq!(read(text.as_bytes()), Err(Unread::Beyond));
-        }
-    }
-
-    #[test]
-    fn bodies_are_read_in_the_encodings_that_python_tells() {
-        let text = r#"{"model":"é🙂","prompt":"x"}"#;
-        let utf16 = |mark: &str, big: bool| {
-            let units = mark.encode_utf16().chain(text.encode_utf16());
-            let bytes = |unit: u16| if big { unit.to_be_bytes() } else { unit.to_le_bytes() };
-            units.flat_map(bytes).collect::<Vec<u8>>()
-        };
-        let utf32 = |mark: &str, big: bool| {
-            let units = mark.chars().chain(text.chars()).map(u32::from);
-            let bytes = |unit: u32| if big { unit.to_be_bytes() } else { unit.to_le_bytes() };
-            units.flat_map(bytes).collect::<Vec<u8>>()
-        };
-        for mark in ["", "\u{feff}"] {
-            for big in [false, true] {
-                for body in [utf16(mark, big), utf32(mark, big)] {
-                    let model = fields(&body).unwrap().model;
-                    assert_eq!(model, Some(Json::Str("é🙂".into())));
-                    assert!(fields(&body[..body.len() - 1]).is_err());
-                }
-            }
         }
     }
 }

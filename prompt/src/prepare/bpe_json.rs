@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::ArtefactError;
-use crate::prepare::tokenizer_json::refuse;
+use crate::error::{ArtefactError, refuse};
 use crate::tokenizer::bpe::{BpeDefinition, MergeDefinition};
 use crate::tokenizer::spaces::SIGN;
 use crate::tokenizer::vocabulary::NONE;

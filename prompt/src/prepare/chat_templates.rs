@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use crate::error::ArtefactError;
-use crate::prepare::ModelFiles;
+use crate::prepare::files::ModelFiles;
 
 /// Model types that have a processor of `transformers` and chat (models/auto/processing_auto.py,
 /// `PROCESSOR_MAPPING_NAMES`); for the others the files name its class, or there is none.

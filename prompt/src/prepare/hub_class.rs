@@ -10,10 +10,13 @@
 
 use serde_json::Value;
 
-use crate::error::ArtefactError;
+use crate::error::{ArtefactError, refuse};
 use crate::prepare::hub_models::{FILE, goes_by_file, has_unknown_rules, named_wrong, registered};
-use crate::prepare::tokenizer_json::{GPT2_SPLIT, refuse};
 use crate::tokenizer::spaces::Prefix;
+
+/// What GPT-2 splits by when a file says no more than `ByteLevel`.
+pub(crate) const GPT2_SPLIT: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 /// Qwen2Tokenizer's.
 const QWEN2_SPLIT: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";

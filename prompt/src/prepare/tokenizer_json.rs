@@ -8,18 +8,14 @@ use std::collections::{HashMap, HashSet};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::ArtefactError;
+use crate::error::{ArtefactError, refuse};
 use crate::prepare::bpe_json::{self, ModelJson};
-use crate::prepare::hub_class::Ends;
+use crate::prepare::hub_class::{Ends, GPT2_SPLIT};
 use crate::prepare::hub_config::{HubConfig, Token};
 use crate::tokenizer::added::AddedToken;
 use crate::tokenizer::bpe::BpeDefinition;
 use crate::tokenizer::spaces::{Prefix, SIGN};
 use crate::tokenizer::{TokenizerDefinition, nfc};
-
-/// What GPT-2 splits by when a file says no more than `ByteLevel`.
-pub(crate) const GPT2_SPLIT: &str =
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 #[derive(Deserialize)]
 struct TokenizerJson {
@@ -36,10 +32,6 @@ struct TokenizerJson {
     #[serde(default)]
     padding: Value,
     model: ModelJson,
-}
-
-pub(crate) fn refuse<T>(what: impl Into<String>) -> Result<T, ArtefactError> {
-    Err(ArtefactError::Tokenizer(what.into()))
 }
 
 /// What a file says about spaces.

@@ -159,7 +159,7 @@ impl Beginnings {
             by_head: LruCache::unbounded_with_hasher(BuildHasherDefault::default()),
             seen: vec![Seen::default(); SEEN],
             secret: secret(),
-            digest: Digest::new(),
+            digest: Digest::random(),
             bytes: 0,
             limit,
         }

@@ -1,5 +1,6 @@
 //! A model with its memo: from a request to its prefix.
 
+use crate::template::text::{Media, Text};
 use std::borrow::Cow;
 
 use siphasher::sip128::SipHasher13;
@@ -8,7 +9,8 @@ use crate::dialect::Engine;
 use crate::error::PromptError;
 use crate::model::Model;
 use crate::reader::memo::{self, Memo, Walk};
-use crate::request::{Api, Prompt, Request};
+use crate::request::api::Api;
+use crate::request::{Prompt, Request};
 use crate::sglang;
 use crate::template::render::{render, shape};
 use crate::template::script::Shape;
@@ -24,10 +26,6 @@ const BYTES_PER_TOKEN: usize = 4;
 
 /// Bytes before an image that tell how many of those behind it are a token.
 const ENOUGH_BYTES: usize = 1 << 10;
-
-/// Tokens that an image or another medium is taken for: its own number is known to the engine only.
-/// Some models take 256 for any image, others a thousand and more for one of a megapixel.
-const TOKENS_PER_MEDIUM: usize = 1024;
 
 /// Bytes of text that are tokenized for one prompt, where a memo keeps them: what comes after that is
 /// looked at with the next of its like. Ordinary text has fewer in 131,072 tokens; the worst takes a
@@ -111,32 +109,6 @@ impl End {
             Self::Media => "media",
             Self::Word => "word",
         }
-    }
-}
-
-/// A prompt as text, before it is tokenized.
-pub(crate) struct Text<'a> {
-    pub(crate) content: Cow<'a, str>,
-    /// The ids that the tokenizer puts around a text are added.
-    pub(crate) marked: bool,
-    /// The text ends where something that isn't text begins.
-    pub(crate) media: Option<Media>,
-    /// Another text comes after it, which is tokenized by itself.
-    pub(crate) continued: Option<String>,
-}
-
-/// What comes after the text that is known.
-#[derive(Clone, Copy)]
-pub(crate) struct Media {
-    /// Images and the like.
-    pub(crate) count: usize,
-    /// Bytes of text between and after them, about.
-    pub(crate) bytes: usize,
-}
-
-impl Media {
-    fn tokens(self) -> usize {
-        self.count.saturating_mul(TOKENS_PER_MEDIUM)
     }
 }
 

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use crate::error::RequestError;
 use crate::json::Json;
+use crate::request::chat::{Chat, ToolChoice};
 use crate::request::fields::Fields;
 use crate::request::turn::{Turn, tool};
-use crate::request::{Chat, ToolChoice};
 
 /// Claude Code's line that is another in every request: vLLM drops texts that start so.
 const BILLING: &str = "x-anthropic-billing-header";

@@ -1,7 +1,7 @@
 //! What an engine does with its prefix cache for a request, and what its usage then tells.
 
 use crate::json::Json;
-use crate::request::Api;
+use crate::request::api::Api;
 use crate::request::fields::Fields;
 
 /// See the module.

@@ -5,27 +5,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::error::RequestError;
 use crate::json::lenient;
-use crate::json::read::{self, Unread};
 use crate::json::{Json, Text};
-
-pub(crate) fn parse_fields(body: &[u8]) -> Result<Fields<'_>, RequestError> {
-    let body = without_mark(body);
-    serde_json::from_slice(body).or_else(|error: serde_json::Error| {
-        read::fields(body).map_err(|unread| match unread {
-            Unread::NotAnObject => RequestError::NotAnObject,
-            Unread::NotJson | Unread::Beyond => {
-                RequestError::NotJson { line: error.line(), column: error.column() }
-            }
-        })
-    })
-}
-
-/// A body without the byte order mark before it, which Python takes off.
-pub(crate) fn without_mark(body: &[u8]) -> &[u8] {
-    body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body)
-}
 
 /// The fields of all APIs; null is as good as nothing.
 #[derive(Default)]

@@ -1,68 +1,31 @@
 //! A request body: what of it decides the prompt.
 
 pub(crate) mod anthropic;
+pub(crate) mod api;
+pub(crate) mod body;
 pub(crate) mod cache_use;
+pub(crate) mod chat;
 pub(crate) mod fields;
+pub(crate) mod limits;
 pub(crate) mod model_name;
 pub(crate) mod requested;
 pub(crate) mod responses;
 pub(crate) mod target;
 pub(crate) mod turn;
 
+use crate::request::api::Api;
+use crate::request::chat::{Chat, ToolChoice};
+use crate::request::limits::{MAX_VALUES, VERY_MANY_VALUES};
 use std::borrow::Cow;
 
 use crate::error::RequestError;
 use crate::json::Json;
 use crate::json::lenient;
+use crate::request::body::parse_fields;
 use crate::request::cache_use::CacheUse;
-use crate::request::fields::{Fields, PromptField, parse_fields};
+use crate::request::fields::{Fields, PromptField};
 use warmpath_routing::drift::Asked;
 use warmpath_routing::requested::Requested;
-
-/// The API that a request speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
-    /// `/v1/chat/completions`
-    Chat,
-    /// `/v1/completions`
-    Completions,
-    /// `/v1/responses`
-    Responses,
-    /// `/v1/messages`, which is Anthropic's
-    Messages,
-}
-
-impl Api {
-    /// The API of a request path, by how it ends: a gateway may have put something before `/v1`,
-    /// which the route takes off. A query string and slashes at the end don't matter.
-    pub fn of_path(path: &str) -> Option<Self> {
-        let path = path.split(['?', '#']).next().unwrap_or(path).trim_end_matches('/');
-        [
-            ("/v1/chat/completions", Self::Chat),
-            ("/v1/completions", Self::Completions),
-            ("/v1/responses", Self::Responses),
-            ("/v1/messages", Self::Messages),
-        ]
-        .into_iter()
-        .find_map(|(end, api)| path.ends_with(end).then_some(api))
-    }
-
-    /// The API that a body is for, by its shape: `messages` (with `system`, Anthropic's), `input`
-    /// or `prompt`.
-    ///
-    /// # Errors
-    /// [`RequestError`] if the body is no JSON object or has neither.
-    pub fn of_body(body: &[u8]) -> Result<Self, RequestError> {
-        let fields = parse_fields(body)?;
-        match (fields.messages, fields.prompt, fields.input) {
-            (Some(_), _, _) if fields.system.is_some() => Ok(Self::Messages),
-            (Some(_), _, _) => Ok(Self::Chat),
-            (None, Some(_), _) => Ok(Self::Completions),
-            (None, None, Some(_)) => Ok(Self::Responses),
-            (None, None, None) => Err(RequestError::NoPrompt("messages")),
-        }
-    }
-}
 
 /// A parsed request, borrowing from its body.
 #[derive(Debug)]
@@ -101,64 +64,6 @@ impl Prompt<'_> {
         Self::Ids(Vec::new())
     }
 }
-
-/// The fields of a chat request that a template sees.
-#[allow(clippy::struct_excessive_bools)] // As in the API.
-#[derive(Debug, Default)]
-pub(crate) struct Chat<'a> {
-    pub(crate) messages: Vec<Json<'a>>,
-    pub(crate) tools: Option<Json<'a>>,
-    pub(crate) tool_choice: ToolChoice<'a>,
-    pub(crate) documents: Option<Json<'a>>,
-    pub(crate) kwargs: Option<Json<'a>>,
-    pub(crate) reasoning_effort: Option<Json<'a>>,
-    /// `reasoning`, which SGLang's chats have, too.
-    pub(crate) reasoning: Option<Json<'a>>,
-    pub(crate) add_generation_prompt: bool,
-    pub(crate) continue_final_message: bool,
-    pub(crate) add_special_tokens: bool,
-    pub(crate) own_template: bool,
-    /// From Anthropic's API: later system messages go into the first if the template wants that.
-    pub(crate) anthropic: bool,
-    /// Anthropic's `thinking` is disabled: the effort for that depends on the template.
-    pub(crate) thinking_disabled: bool,
-    /// On SGLang: an effort among the template's arguments goes before the server's default.
-    pub(crate) keeps_own_effort: bool,
-}
-
-/// `tool_choice`, as far as prompts differ by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ToolChoice<'a> {
-    /// Any of them may be called, or has to be.
-    #[default]
-    Any,
-    /// None may.
-    None,
-    /// This one has to be.
-    Named(Cow<'a, str>),
-}
-
-impl<'a> ToolChoice<'a> {
-    /// Of chats and Responses, which have a named function's name in `function` or beside the type.
-    pub(crate) fn of(value: Option<Json<'a>>) -> Self {
-        match value {
-            Some(Json::Str(text)) if text == "none" => Self::None,
-            Some(mut choice @ Json::Map(_)) => {
-                let inner = choice.take("function").and_then(|mut function| function.take("name"));
-                let name = inner.or_else(|| choice.take("name")).and_then(Json::into_text);
-                name.map_or(Self::Any, Self::Named)
-            }
-            _ => Self::Any,
-        }
-    }
-}
-
-/// JSON values in what a template sees: a worker is not held up by more. A conversation of a
-/// thousand turns with tool calls has about ten thousand.
-pub(crate) const MAX_VALUES: usize = 32_768;
-
-/// What a request with more is refused for.
-pub(crate) const VERY_MANY_VALUES: &str = "very many values";
 
 impl<'a> Request<'a> {
     /// Parses a body. Fields that don't bear on the prompt are skipped, whatever is in them.

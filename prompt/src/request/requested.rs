@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use warmpath_routing::requested::Requested;
 
 use crate::json::{Json, Text};
-use crate::request::fields::without_mark;
+use crate::request::body::without_mark;
 use crate::request::model_name::{ModelFinder, Search};
 
 /// By a body that is there to its end, of the type that its `content-type` header says. Of a key

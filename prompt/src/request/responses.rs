@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use crate::error::RequestError;
 use crate::json::Json;
+use crate::request::chat::{Chat, ToolChoice};
 use crate::request::fields::Fields;
 use crate::request::turn::{Turn, tool};
-use crate::request::{Chat, ToolChoice};
 
 /// What can't be followed, by name.
 type Unsupported = &'static str;

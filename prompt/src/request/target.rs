@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-use crate::request::Api;
+use crate::request::api::Api;
 use warmpath_routing::requested::Requested;
 
 const MODELS: &str = "/v1/models";

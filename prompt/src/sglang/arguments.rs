@@ -7,7 +7,7 @@ use minijinja::Value;
 use crate::error::PromptError;
 use crate::json::Json;
 use crate::model::Model;
-use crate::request::Chat;
+use crate::request::chat::Chat;
 
 const REFUSED: PromptError = PromptError::UnsupportedContent("chat_template_kwargs");
 const EFFORT: &str = "reasoning_effort";

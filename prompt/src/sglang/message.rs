@@ -4,12 +4,12 @@
 
 use std::borrow::Cow;
 
-use super::text;
+use super::text::text;
 use crate::error::PromptError;
 use crate::json::Json;
 use crate::json::lenient;
 use crate::json::tree::Tree;
-use crate::request::{MAX_VALUES, VERY_MANY_VALUES};
+use crate::request::limits::{MAX_VALUES, VERY_MANY_VALUES};
 use crate::template::conversation::{Conversation, Field, Fields, Part, media_kind};
 
 const REFUSED: PromptError = PromptError::UnsupportedContent("a message that SGLang refuses");

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 
-use super::Unsupported;
+use super::unsupported::Unsupported;
 use crate::json::Json;
-use crate::request::Chat;
 use crate::request::anthropic::tool_choice;
-use crate::request::fields::{Fields, parse_fields};
+use crate::request::body::parse_fields;
+use crate::request::chat::Chat;
+use crate::request::fields::Fields;
 use crate::request::turn::{Turn, tool};
 
 /// The chat of a body; `inline_system`: the template writes system messages where they stand.

@@ -7,26 +7,25 @@ mod messages;
 #[cfg(feature = "preprocess")]
 mod renderers;
 mod responses;
+mod text;
 mod tools;
+mod unsupported;
 
 use crate::error::PromptError;
-use crate::json::Json;
 use crate::json::tree::Tree;
 use crate::model::Model;
-use crate::reader::prompter::Text;
-use crate::request::{Api, Chat, Prompt, Request};
+use crate::request::api::Api;
+use crate::request::chat::Chat;
+use crate::request::{Prompt, Request};
 use crate::template::Context;
 use crate::template::conversation::Conversation;
-use crate::template::render::{cut_at_media, documents_of};
 use crate::template::script::Shape;
+use crate::template::text::{Text, cut_at_media, documents_of};
 use arguments::variables;
 use message::conversation;
 #[cfg(feature = "preprocess")]
 pub(crate) use renderers::has_own_renderer;
 use tools::{flat, tools};
-
-/// What can't be followed, by name.
-type Unsupported = &'static str;
 
 /// The chat of a request of another API than the chats', or of completions.
 pub(crate) fn prompt<'a>(
@@ -96,13 +95,4 @@ pub(crate) fn shape(model: &Model, chat: &Chat<'_>, now_unix: i64) -> Option<Sha
         return None;
     }
     model.template.script(0)?.shape(&conversation, &context)
-}
-
-/// A field that is a text, if it is there.
-fn text<'j>(json: &'j Json<'_>, name: &str) -> Result<Option<&'j str>, PromptError> {
-    match json.get(name) {
-        None => Ok(None),
-        Some(Json::Str(text)) => Ok(Some(text)),
-        Some(_) => Err(PromptError::UnsupportedContent("a field that is no text")),
-    }
 }

@@ -3,12 +3,13 @@
 
 use std::borrow::Cow;
 
-use super::Unsupported;
+use super::unsupported::Unsupported;
 use crate::json::Json;
 use crate::json::lenient;
-use crate::request::fields::{Fields, parse_fields};
+use crate::request::body::parse_fields;
+use crate::request::chat::{Chat, ToolChoice};
+use crate::request::fields::Fields;
 use crate::request::turn::tool;
-use crate::request::{Chat, ToolChoice};
 
 /// What stands before what a developer says (entrypoints/openai/responses_adapters.py).
 const DEVELOPER: &str = "Developer instructions:";

@@ -1,11 +1,11 @@
 //! Tools as a template gets them from SGLang (protocol.py, `Tool` and `Function`).
 
-use super::text;
+use super::text::text;
 use crate::error::PromptError;
 use crate::json::Json;
 use crate::json::lenient;
 use crate::json::tree::Tree;
-use crate::request::{Chat, ToolChoice};
+use crate::request::chat::{Chat, ToolChoice};
 
 const REFUSED: PromptError = PromptError::UnsupportedContent("tools");
 

@@ -7,6 +7,7 @@ pub(crate) mod render;
 pub(crate) mod rewrite;
 pub(crate) mod script;
 pub(crate) mod strftime;
+pub(crate) mod text;
 pub(crate) mod tools;
 
 use std::fmt;

@@ -9,13 +9,13 @@ use crate::error::PromptError;
 use crate::json::Json;
 use crate::json::tree::Tree;
 use crate::model::Model;
-use crate::reader::prompter::{Media, Text};
+use crate::request::chat::{Chat, ToolChoice};
 use crate::request::turn::Turn;
-use crate::request::{Chat, ToolChoice};
 use crate::sglang;
 use crate::template::Context;
-use crate::template::conversation::{Conversation, MEDIA, Style};
+use crate::template::conversation::{Conversation, Style};
 use crate::template::script::Shape;
+use crate::template::text::{Text, cut_at_media, documents_of};
 use crate::template::tools::tools;
 
 /// What `transformers` puts at the end of a message that is to be continued.
@@ -70,40 +70,6 @@ pub(crate) fn render<'a>(
     let (content, media) = cut_at_media(model, number, &conversation, &context, text)?;
     let content = Cow::Owned(content);
     Ok(Text { content, marked: chat.add_special_tokens, media, continued: None })
-}
-
-/// A prompt as far as it is certain, and what comes after that, if it has media.
-pub(crate) fn cut_at_media(
-    model: &Model,
-    number: usize,
-    conversation: &Conversation<'_>,
-    context: &Context<'_>,
-    mut text: String,
-) -> Result<(String, Option<Media>), PromptError> {
-    let template = &model.template;
-    let mut media = None;
-    if conversation.media > 0 {
-        // What media add is known to the engine only. Text is certain as far as it is the same
-        // with the media marked as what they are, and with a text in their place.
-        let mut certain = text.find(MEDIA).unwrap_or(0);
-        if template.takes_parts(number) {
-            let other = template.interpret(number, conversation.to_value(true), context)?;
-            let same = text.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
-            certain = certain.min(same);
-        }
-        while !text.is_char_boundary(certain) {
-            certain -= 1;
-        }
-        let written = text.len() - text.matches(MEDIA).count() * MEDIA.len();
-        text.truncate(certain);
-        let cut = model.tokenizer.last_cut(&text, 0, 0);
-        text.truncate(cut.map_or(0, |(cut, _)| cut));
-        media = Some(Media {
-            count: conversation.media,
-            bytes: (written + conversation.beside_media).saturating_sub(text.len()),
-        });
-    }
-    Ok((text, media))
 }
 
 /// The prompt but for the last message's text; none where that takes more than a script, or where
@@ -165,17 +131,6 @@ fn documents<'c>(chat: &'c Chat<'_>) -> Result<Option<&'c Json<'c>>, PromptError
         (kwargs.str() != Some("auto")).then_some(kwargs)
     };
     documents_of(chat.documents.as_ref().or_else(of_kwargs))
-}
-
-/// These, if they are a list of objects.
-pub(crate) fn documents_of<'c>(
-    documents: Option<&'c Json<'c>>,
-) -> Result<Option<&'c Json<'c>>, PromptError> {
-    match documents.map(|documents| documents.list()) {
-        Some(Some(list)) if list.iter().all(|item| item.map().is_some()) => Ok(documents),
-        None => Ok(None),
-        Some(_) => Err(PromptError::UnsupportedContent("documents")),
-    }
 }
 
 /// The messages with all system messages in the first; none if they are so already.
@@ -269,7 +224,8 @@ fn cut_at_tag(text: &mut String, continued: &str) -> Result<(), PromptError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Api, Prompt, Request};
+    use crate::request::api::Api;
+    use crate::request::{Prompt, Request};
 
     /// vLLM 0.32's `build_chat_params` on the same fields.
     #[test]

@@ -7,7 +7,7 @@ use crate::json::Json;
 use crate::json::lenient;
 use crate::json::read::{self, Unread};
 use crate::json::tree::Tree;
-use crate::request::MAX_VALUES;
+use crate::request::limits::MAX_VALUES;
 
 /// Tools as pydantic dumps them: its order, nulls for what is missing, nothing unknown.
 pub(crate) fn tools<'a>(tools: &'a Json<'a>) -> Result<Tree<'a>, PromptError> {

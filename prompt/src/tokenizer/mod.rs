@@ -5,6 +5,7 @@
 pub(crate) mod added;
 pub(crate) mod bpe;
 pub(crate) mod categories;
+pub(crate) mod part;
 pub(crate) mod pattern;
 pub(crate) mod spaces;
 pub(crate) mod stretch;
@@ -18,9 +19,9 @@ use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
 use crate::tokenizer::added::{AddedToken, AddedTokens};
 use crate::tokenizer::bpe::{Bpe, Scratch};
+use crate::tokenizer::part::Part;
 use crate::tokenizer::pattern::Pattern;
 use crate::tokenizer::spaces::{Joins, Opening, Prefix, plain};
-use crate::tokenizer::stretch::Part;
 use crate::tokenizer::unicode::CharTable;
 use crate::tokenizer::vocabulary::Vocabulary;
 use crate::tokenizer::words::{Kind, Short};

@@ -7,6 +7,7 @@
 
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer::added::Found;
+use crate::tokenizer::part::Part;
 use crate::tokenizer::spaces::Opening;
 
 /// A stretch ends at the first safe cut between words after this many bytes,
@@ -14,16 +15,6 @@ const STRETCH_BYTES: usize = 512;
 
 /// or at the end of the first added token after this many.
 const ADDED_STRETCH_BYTES: usize = 192;
-
-/// A part of a text: an added token, or text between such.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) added: Option<u32>,
-    /// What begins with it, if it is text.
-    pub(crate) opening: Opening,
-}
 
 /// Goes over a text stretch by stretch.
 pub(crate) struct Stretches<'a> {
@@ -121,7 +112,8 @@ mod tests {
 
     use super::*;
     use crate::artefact::Definition;
-    use crate::prepare::{ModelFiles, preprocess};
+    use crate::prepare::files::ModelFiles;
+    use crate::prepare::preprocess;
     use crate::tokenizer::bpe::Scratch;
     use crate::tokenizer::{Cuts, MAX_WORD_BYTES, Stop};
 

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::tests::{DEMO, held, keys};
 use super::*;
 use crate::catalogue::resolve;
+use crate::requested::Requested;
 use crate::view::{Model, Tier};
 
 const POOLS: [(&str, &str, &str); 4] = [

@@ -3,11 +3,10 @@
 use minijinja::value::ValueKind;
 
 use super::functions::cut;
-use super::operators::is_true;
 use super::program::{At, Expression, Name};
 use super::question::Ends;
-use super::run::{Bail, Result, Run, text_of};
-use super::value::{List, Of, Value, bounds};
+use super::run::Run;
+use super::value::{Bail, List, Of, Result, Value, bounds, is_true, text_of};
 use crate::json::tree::Node;
 use crate::template::conversation::{Field, KNOWN_PART_FIELDS, Part};
 

@@ -2,11 +2,10 @@
 
 use minijinja::value::ValueKind;
 
-use super::operators::is_true;
 use super::program::{Block, Function, Test};
 use super::question::{Ask, Ends};
-use super::run::{Bail, MAX_BYTES, MAX_ITEMS, Result, Run, text_of};
-use super::value::{List, Of, Value};
+use super::run::{MAX_BYTES, MAX_ITEMS, Run};
+use super::value::{Bail, List, Of, Result, Value, is_true, text_of};
 use crate::json::tree::Node;
 use crate::template::strip_range;
 

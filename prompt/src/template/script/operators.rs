@@ -4,8 +4,8 @@ use minijinja::value::ValueKind;
 
 use super::program::{Operator, Test};
 use super::question::Ask;
-use super::run::{Bail, Result, Run, text_of};
-use super::value::Value;
+use super::run::Run;
+use super::value::{Bail, Result, Value, is_true, text_of};
 use crate::json::Json;
 use crate::json::tree::Node;
 
@@ -180,28 +180,6 @@ impl<'a> Run<'a> {
             ),
             _ => return Err(Bail),
         })
-    }
-}
-
-/// Whether a condition of this value holds.
-pub(crate) fn is_true(value: Value<'_>) -> Result<bool> {
-    match value {
-        Value::Unset | Value::Undefined | Value::None => Ok(false),
-        Value::Bool(value) => Ok(value),
-        Value::Int(number) => Ok(number != 0),
-        Value::Text(text) => Ok(!text.is_empty()),
-        Value::Built(start, end) => Ok(start < end),
-        // No question is empty, not even a trimmed one.
-        Value::Question(_)
-        | Value::Around(..)
-        | Value::Message(_)
-        | Value::Part(..)
-        | Value::Node(Node::Json(Json::Unsigned(_) | Json::Long(_))) => Ok(true),
-        Value::List(list) => Ok(list.len() > 0),
-        Value::Node(Node::Json(Json::Float(number))) => Ok(*number != 0.0),
-        Value::Node(node) => node.len().map(|length| length > 0).ok_or(Bail),
-        Value::Other(value) => Ok(value.is_true()),
-        Value::Pair(_) | Value::Space(_) | Value::Opaque => Err(Bail),
     }
 }
 

@@ -2,12 +2,11 @@
 
 use minijinja::value::ValueKind;
 
-use super::operators::is_true;
 use super::program::{
     At, Block, Constant, Expression, Loop, LoopField, Name, Script, Statement, Target, Text,
 };
 use super::question::{Asking, Shape, is_question};
-use super::value::{List, Of, Value};
+use super::value::{Bail, List, Of, Result, Value, is_true};
 use crate::json::tree::Tree;
 use crate::template::Context;
 use crate::template::conversation::{Conversation, Part};
@@ -29,12 +28,6 @@ const MAX_FIELDS: usize = 64;
 
 /// Bytes of text that are one more step.
 pub(crate) const STEP_BYTES: usize = 64;
-
-/// The script doesn't know, or may not go on.
-#[derive(Debug)]
-pub(crate) struct Bail;
-
-pub(crate) type Result<T> = std::result::Result<T, Bail>;
 
 /// What comes after a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -461,14 +454,5 @@ impl<'a> Run<'a> {
     /// Pays for going over a text.
     pub(crate) fn step_text(&mut self, bytes: usize) -> Result<()> {
         self.step(bytes / STEP_BYTES)
-    }
-}
-
-/// The text of a value that is one.
-pub(crate) fn text_of<'t>(built: &'t str, value: Value<'t>) -> Option<&'t str> {
-    match value {
-        Value::Text(text) => Some(text),
-        Value::Built(start, end) => built.get(start..end),
-        _ => None,
     }
 }

@@ -7,6 +7,12 @@ use super::question::Ends;
 use crate::json::Json;
 use crate::json::tree::Node;
 
+/// The script doesn't know, or may not go on.
+#[derive(Debug)]
+pub(crate) struct Bail;
+
+pub(crate) type Result<T> = std::result::Result<T, Bail>;
+
 /// A value. What the engine has beyond these isn't worked with: the render is given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
@@ -144,5 +150,36 @@ impl<'a> Value<'a> {
 
     pub(crate) fn is_undefined(self) -> bool {
         matches!(self, Self::Undefined | Self::Unset)
+    }
+}
+
+/// Whether a condition of this value holds.
+pub(crate) fn is_true(value: Value<'_>) -> Result<bool> {
+    match value {
+        Value::Unset | Value::Undefined | Value::None => Ok(false),
+        Value::Bool(value) => Ok(value),
+        Value::Int(number) => Ok(number != 0),
+        Value::Text(text) => Ok(!text.is_empty()),
+        Value::Built(start, end) => Ok(start < end),
+        // No question is empty, not even a trimmed one.
+        Value::Question(_)
+        | Value::Around(..)
+        | Value::Message(_)
+        | Value::Part(..)
+        | Value::Node(Node::Json(Json::Unsigned(_) | Json::Long(_))) => Ok(true),
+        Value::List(list) => Ok(list.len() > 0),
+        Value::Node(Node::Json(Json::Float(number))) => Ok(*number != 0.0),
+        Value::Node(node) => node.len().map(|length| length > 0).ok_or(Bail),
+        Value::Other(value) => Ok(value.is_true()),
+        Value::Pair(_) | Value::Space(_) | Value::Opaque => Err(Bail),
+    }
+}
+
+/// The text of a value that is one.
+pub(crate) fn text_of<'t>(built: &'t str, value: Value<'t>) -> Option<&'t str> {
+    match value {
+        Value::Text(text) => Some(text),
+        Value::Built(start, end) => built.get(start..end),
+        _ => None,
     }
 }

@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use super::operators::is_true;
 use super::program::{At, Block, Expression};
-use super::run::{Bail, MAX_BYTES, Result, Run, STEP_BYTES, text_of};
-use super::value::Value;
+use super::run::{MAX_BYTES, Run, STEP_BYTES};
+use super::value::{Bail, Result, Value, is_true, text_of};
 use crate::json::print::Dumps;
 use crate::json::tree::Node;
 use crate::template::strftime::strftime;
