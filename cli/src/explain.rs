@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warmpath_routing::catalogue::{Wants, resolve};
-use warmpath_routing::decision::{Ask, Degrade, Outcome, decide};
+use warmpath_routing::decision::{Degrade, Outcome, decide};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::residency::Claim;
 use warmpath_routing::view::Medium;
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     path: Option<String>,
     /// The time that the chat template sees, in seconds since 1970 [default: now]
     #[arg(long, value_name = "SECONDS")]
-    now: Option<i64>,
+    now: Option<u64>,
     /// Write JSON
     #[arg(long)]
     json: bool,
@@ -79,11 +79,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let body = crate::prompt::read_body(&args.request)?;
     let now = match args.now {
         Some(now) => now,
-        None => i64::try_from(
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs(),
-        )?,
+        None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs(),
     };
-    let asked = Asked::read(&state, &policy, args.path.as_deref(), &body, now)?;
+    let large = prompt::large(&policy, &body);
+    let asked = Asked::read(&state, &policy, args.path.as_deref(), &body, large.as_ref(), now)?;
     let report = Report::new(&policy, &state, args.zone.as_deref(), &asked);
     if args.json {
         output::line(serde_json::to_string_pretty(&report.json())?)?;
@@ -104,17 +103,10 @@ struct Report {
 impl Report {
     fn new(policy: &Policy, state: &State, zone: Option<&str>, asked: &Asked) -> Self {
         let told = state.models.iter().map(|(model, ..)| model);
-        let wants = resolve(policy, told, &asked.requested).wants;
-        let ask = Ask {
-            zone: zone.map_or(Claim::Silent, Claim::Zone),
-            model: wants,
-            keys: &asked.keys,
-            prompt_tokens: asked.prompt_tokens,
-            affinity: asked.affinity,
-            left_out: None,
-            degrade: asked.degrade,
-        };
-        let held = state.held(&asked.keys);
+        let wants = resolve(policy, told, &asked.read.requested).wants;
+        let claim = zone.map_or(Claim::Silent, Claim::Zone);
+        let ask = asked.read.ask(claim, wants, false, asked.body, 0);
+        let held = state.held(&asked.read.keys);
         let outcome = decide(policy, &state.world, &ask, &held);
         let said_by = if zone.is_some() { "--zone" } else { "the policy's default" };
         let mut decision: Vec<(&'static str, Value)> = Vec::new();

@@ -39,6 +39,7 @@ pub use prepare::files::ModelFiles;
 pub use prepare::{preprocess, preprocess_for};
 pub use reader::beginnings::{Beginnings, Found};
 pub use reader::prompter::{End, Prefix, Prompter, Reach, Tokens};
+pub use reader::{Body, KnownModel, Large, Read, Reader, Unread};
 pub use request::Request;
 pub use request::api::Api;
 pub use request::cache_use::CacheUse;

@@ -1,34 +1,39 @@
-//! What the filter would make of the request's body.
+//! What the filter makes of the request's body, by the filter's own reader.
 
 use anyhow::Context as _;
 use warmpath_prompt::{
-    Api, End, Model, ModelFiles, Prompter, Request, model_in_body, preprocess_for,
+    Api, Body, KnownModel, Large, ModelFiles, Reach, Read, Reader, Unread, model_in_body,
+    preprocess_for,
 };
-use warmpath_routing::catalogue::{Wants, resolve};
-use warmpath_routing::decision::Degrade;
-use warmpath_routing::fingerprint::{Key, Scope};
+use warmpath_routing::catalogue::resolve;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::requested::Requested;
 
 use super::state::State;
 
-/// How much of an unread body tells requests apart, in bytes, as in the filter.
-const AFFINITY_BYTES: usize = 2_048;
-
 /// A request, read.
-pub(super) struct Asked {
-    /// What it says of its model.
-    pub(super) requested: Requested<'static>,
-    pub(super) keys: Vec<Key>,
-    pub(super) prompt_tokens: u32,
-    pub(super) affinity: u128,
-    pub(super) degrade: Option<Degrade>,
+pub(super) struct Asked<'a> {
+    pub(super) read: Read<'a>,
+    pub(super) body: Body<'a>,
     /// Why the prompt is not known, in words.
     pub(super) note: Option<String>,
 }
 
-impl Asked {
-    /// Reads a body.
+/// Finds the model of a body that is too large to be read.
+pub(super) fn large(policy: &Policy, body: &[u8]) -> Option<Large> {
+    (body.len() > policy.max_body_bytes).then(|| {
+        let mut large = Large::new(None);
+        let part = |start: usize, most: usize| {
+            let rest = body.get(start..).unwrap_or_default();
+            Ok::<_, std::convert::Infallible>(rest.get(..most).unwrap_or(rest).to_vec())
+        };
+        let Ok(_) = large.feed(body.len(), true, part);
+        large
+    })
+}
+
+impl<'a> Asked<'a> {
+    /// Reads a body as the filter does. `large` is what [`large`] made of it.
     ///
     /// # Errors
     /// A model's directory that can't be read. What is wrong with the request itself is no error:
@@ -37,97 +42,78 @@ impl Asked {
         state: &State,
         policy: &Policy,
         path: Option<&str>,
-        body: &[u8],
-        now: i64,
+        body: &'a [u8],
+        large: Option<&'a Large>,
+        now: u64,
     ) -> anyhow::Result<Self> {
-        let start = body.get(..AFFINITY_BYTES).unwrap_or(body);
-        let hash = blake3::hash(start);
-        let unread = |requested: Requested<'_>, degrade, note: String| Self {
-            requested: requested.into_owned(),
-            keys: Vec::new(),
-            prompt_tokens: u32::try_from(body.len() / 4).unwrap_or(u32::MAX),
-            affinity: hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first)),
-            degrade,
-            note: Some(note),
+        let body = match large {
+            _ if body.is_empty() => Body::None(&Requested::Nothing),
+            Some(large) => Body::TooLarge(large, body),
+            None => Body::Whole(body),
         };
-        let peeked = || model_in_body(None, body);
-        if body.is_empty() {
-            return Ok(unread(
-                Requested::Nothing,
-                Some(Degrade::NoBody),
-                "there is no body".into(),
-            ));
-        }
-        if body.len() > policy.max_body_bytes {
-            let note = format!("the body has more than {} bytes", policy.max_body_bytes);
-            return Ok(unread(peeked(), Some(Degrade::BodyTooLarge), note));
-        }
-        let api = match path {
-            Some(path) => {
-                let Some(api) = Api::of_path(path) else {
-                    let note = format!("{path} is no API whose prompt is read");
-                    return Ok(unread(peeked(), Some(Degrade::UnknownApi), note));
-                };
-                api
+        let mut by_shape = None;
+        let api = match (path, body) {
+            (Some(path), _) => Api::of_path(path),
+            (None, Body::Whole(body)) => {
+                Api::of_body(body).map_err(|error| by_shape = Some(error)).ok()
             }
-            None => match Api::of_body(body) {
-                Ok(api) => api,
-                Err(error) => {
-                    return Ok(unread(peeked(), Some(Degrade::BadRequest), error.to_string()));
+            // It makes no difference of which API there is no prompt.
+            (None, Body::None(_) | Body::TooLarge(..)) => Some(Api::Chat),
+        };
+        let mut reader = Reader::default();
+        let mut why = None;
+        let mut models: Vec<KnownModel> = Vec::new();
+        let requested = match body {
+            Body::Whole(body) => model_in_body(None, body),
+            Body::None(_) | Body::TooLarge(..) => Requested::Nothing,
+        };
+        let wanted = resolve(policy, state.models.iter().map(|(model, ..)| model), &requested).told;
+        for (at, (model, dir, serving)) in state.models.iter().enumerate() {
+            let mut model = model.clone();
+            let mut artefact = None;
+            if wanted == Some(at) {
+                match dir {
+                    None => {
+                        why =
+                            Some(format!("model {} has no directory with a tokenizer", model.name))
+                    }
+                    Some(dir) => {
+                        let in_model = || format!("in the model directory {}", dir.display());
+                        let files = ModelFiles::read_dir(dir).with_context(in_model)?;
+                        let made = preprocess_for(&files, serving).with_context(in_model)?;
+                        // As this directory has it, whatever the state says.
+                        model.tokenizer_hash = made.tokenizer_hash;
+                        let id = *blake3::hash(&made.bytes).as_bytes();
+                        reader.load(id, made.bytes, 0).with_context(in_model)?;
+                        artefact = Some(id);
+                    }
                 }
-            },
-        };
-        let request = match Request::parse(api, body) {
-            Ok(request) => request,
-            Err(error) => {
-                return Ok(unread(peeked(), Some(Degrade::BadRequest), error.to_string()));
             }
-        };
-        let requested = Requested::by_name(request.model());
-        let resolved = resolve(policy, state.models.iter().map(|(model, ..)| model), &requested);
-        let known = resolved.told.and_then(|at| state.models.get(at));
-        let (Wants::Model { adapter, .. }, Some((model, dir, serving))) = (resolved.wants, known)
-        else {
-            let note = format!(
-                "the state has no model that serves {:?}: give it as models, or --relay",
-                request.model()
-            );
-            return Ok(unread(requested.clone(), Some(Degrade::NoTokenizer), note));
-        };
-        let Some(dir) = dir else {
-            let note = format!("model {} has no directory with a tokenizer", model.name);
-            return Ok(unread(requested.clone(), Some(Degrade::NoTokenizer), note));
-        };
-        let in_model = || format!("in the model directory {}", dir.display());
-        let files = ModelFiles::read_dir(dir).with_context(in_model)?;
-        let artefact = preprocess_for(&files, serving).with_context(in_model)?;
-        let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);
-        let scope = Scope {
-            // As this directory has it, whatever the state says.
-            tokenizer_hash: &artefact.tokenizer_hash,
-            ..model.scope(adapter, prompter.model().cache_salt(&request))
-        };
-        match prompter.prefix(&request, scope.root(), policy.prefix_tokens, now) {
-            Ok(prefix) => Ok(Self {
-                affinity: if prefix.keys.is_empty() {
-                    unread(Requested::Nothing, None, String::new()).affinity
-                } else {
-                    0
-                },
-                degrade: (prefix.end == End::Media).then_some(Degrade::Media),
-                keys: prefix.keys,
-                prompt_tokens: u32::try_from(prefix.prompt_tokens).unwrap_or(u32::MAX),
-                requested: requested.clone().into_owned(),
-                note: None,
-            }),
-            Err(error) => {
-                use warmpath_prompt::PromptError;
-                let degrade = match &error {
-                    PromptError::UnsupportedContent(_) => Degrade::Unfollowable,
-                    _ => Degrade::Template,
-                };
-                Ok(unread(requested.clone(), Some(degrade), error.to_string()))
-            }
+            models.push(KnownModel::new(model, artefact));
         }
+        let mut read = reader.read((policy, &models), api, body, None, Reach::Whole, now);
+        if let Some(error) = by_shape {
+            read.unread = Some(Unread::BadRequest(error));
+        }
+        let note = read.unread.as_ref().and_then(|unread| match unread {
+            Unread::Media => None,
+            Unread::UnknownApi => {
+                Some(format!("{} is no API whose prompt is read", path.unwrap_or_default()))
+            }
+            Unread::BodyTooLarge => {
+                Some(format!("the body has more than {} bytes", policy.max_body_bytes))
+            }
+            Unread::NoModel | Unread::NoTokenizer => Some(why.unwrap_or_else(|| {
+                let name = match &read.requested {
+                    Requested::Name(name) => name,
+                    Requested::Nothing | Requested::Unreadable => "",
+                };
+                format!(
+                    "the state has no model that serves {name:?}: give it as models, or --relay"
+                )
+            })),
+            other => Some(other.to_string()),
+        });
+        Ok(Self { read, body, note })
     }
 }

@@ -35,7 +35,7 @@ fn state(change: impl Fn(&mut Value)) -> State {
 fn report(state: &State, zone: Option<&str>, body: &str) -> Report {
     let text = std::fs::read_to_string(root().join("envoy/quickstart.yaml")).unwrap();
     let policy = check::policies(&text).unwrap().remove(0);
-    let asked = Asked::read(state, &policy, None, body.as_bytes(), 0).unwrap();
+    let asked = Asked::read(state, &policy, None, body.as_bytes(), None, 0).unwrap();
     Report::new(&policy, state, zone, &asked)
 }
 

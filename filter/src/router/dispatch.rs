@@ -8,10 +8,10 @@ mod stored;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use warmpath_prompt::{Api, CacheUse, Reach, model_in_body};
+use warmpath_prompt::{Api, Body, CacheUse, Reach, Read, Reader};
 use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_loaded};
 use warmpath_routing::decision::{
-    Ask, Degrade, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
+    Ask, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
 };
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
@@ -27,10 +27,9 @@ use super::aftermath::Look;
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::here::Here;
-use super::large::Large;
 use super::metrics::Metrics;
 use super::pace::Pace;
-use super::prompts::{Loaded, Prompts, Read};
+use super::prompts::{self, Loaded};
 use super::recall::Recall;
 use super::sample::Sample;
 use super::stored::Stored;
@@ -39,9 +38,6 @@ use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
 use crate::shared::{self, Data, Map};
 use crate::{config, host};
-
-/// How much of an unread body tells requests apart, in bytes.
-const AFFINITY_BYTES: usize = 2_048;
 
 /// A request, as far as it matters.
 #[derive(Clone, Copy, Debug)]
@@ -59,17 +55,6 @@ pub(super) struct Asked<'a> {
     pub(super) batch: bool,
     /// It may be held back here for a moment.
     pub(super) may_wait: bool,
-}
-
-/// How much of the body there is.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Body<'a> {
-    /// None at all; what the path says of the model.
-    None(&'a Requested<'a>),
-    /// All of it.
-    Whole(&'a [u8]),
-    /// Too much to look into; this is its start.
-    TooLarge(&'a Large, &'a [u8]),
 }
 
 /// What Envoy has to be told.
@@ -118,7 +103,7 @@ pub(super) struct Dispatch<D> {
     sample: Sample,
     pace: Pace,
     awaits: bool,
-    prompts: Rc<RefCell<Prompts>>,
+    reader: Rc<RefCell<Reader>>,
     // The relay can know the policy's pools.
     told_pools: bool,
     // Replicas under a pool of another model, when it was last told.
@@ -142,7 +127,7 @@ impl<D: Data> Dispatch<D> {
             map: Map(data),
             hints: RefCell::default(),
             view: View::default(),
-            prompts: Prompts::of_this_vm(),
+            reader: prompts::of_this_vm(),
             told_pools: false,
             misfiled: 0,
             metrics: Metrics::define(),
@@ -160,7 +145,7 @@ impl<D: Data> Dispatch<D> {
 
     #[cfg(test)]
     pub(super) fn load_one(&self) -> Loaded {
-        self.prompts.borrow_mut().load_one(&self.view, &self.map.0, 0)
+        prompts::load_one(&mut self.reader.borrow_mut(), &self.view, &self.map.0, 0)
     }
 
     #[cfg(test)]
@@ -217,8 +202,9 @@ impl<D: Data> Dispatch<D> {
         self.metrics.totals(self.here.totals(now_ms));
         self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
         self.sample.tick(now_ms);
-        let mut prompts = self.prompts.borrow_mut();
-        let loaded = prompts.load_one(&self.view, &self.map.0, self.config.shell.memo_bytes);
+        let mut reader = self.reader.borrow_mut();
+        let memo_bytes = self.config.shell.memo_bytes;
+        let loaded = prompts::load_one(&mut reader, &self.view, &self.map.0, memo_bytes);
         match &loaded {
             Loaded::Nothing => {}
             Loaded::Ready(name) => {
@@ -230,8 +216,8 @@ impl<D: Data> Dispatch<D> {
                 log::error!("router: {name} is routed without looking into prompts: {why}");
             }
         }
-        self.metrics.models.set(prompts.ready() as u64);
-        self.metrics.memo_bytes.set(prompts.memo_bytes() as u64);
+        self.metrics.models.set(reader.ready() as u64);
+        self.metrics.memo_bytes.set(reader.memo_bytes() as u64);
         self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
         self.metrics.replicas.set(self.view.world.replicas.len() as u64);
         // Who waits for a map, loads models or has requests to hear of has something to do.
@@ -425,15 +411,8 @@ impl<D: Data> Dispatch<D> {
         let referred = asked.response.or(read.previous.as_deref());
         let holder = referred.and_then(|id| self.holder(asked.zone, id, now_ms));
         let policy = &self.config.policy;
-        let ask = Ask {
-            zone: asked.zone,
-            model: resolve(policy, self.view.told(), &read.requested).wants,
-            keys: &read.keys,
-            prompt_tokens: read.prompt_tokens,
-            affinity: if read.keys.is_empty() { affinity(asked.body, now_ms) } else { 0 },
-            left_out: read.left_out,
-            degrade: referred.map(|_| Degrade::UnknownResponse).or(read.degrade),
-        };
+        let wants = resolve(policy, self.view.told(), &read.requested).wants;
+        let ask = read.ask(asked.zone, wants, referred.is_some(), asked.body, now_ms);
         let at_holder = holder.and_then(|at| decide_stored(policy, &self.view.world, &ask, at));
         let sought = referred.filter(|_| at_holder.is_none());
         let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
@@ -610,24 +589,9 @@ impl<D: Data> Dispatch<D> {
     }
 
     fn read<'b>(&self, asked: &Asked<'b>, reach: Reach, now_ms: u64) -> Read<'b> {
-        match (asked.api, asked.body) {
-            (api, Body::None(requested)) => {
-                let why = api.map_or(Degrade::UnknownApi, |_| Degrade::NoBody);
-                self.prompts.borrow().guess(requested.clone(), 0).because(why)
-            }
-            (_, Body::TooLarge(large, _)) => {
-                let guess = self.prompts.borrow().guess(large.requested(), large.bytes());
-                guess.because(Degrade::BodyTooLarge)
-            }
-            (None, Body::Whole(body)) => {
-                let requested = model_in_body(asked.form, body);
-                self.prompts.borrow().guess(requested, body.len()).because(Degrade::UnknownApi)
-            }
-            (Some(api), Body::Whole(body)) => {
-                let known = (&self.config.policy, &self.view);
-                self.prompts.borrow_mut().read(known, api, body, reach, now_ms / 1_000)
-            }
-        }
+        let known = (&self.config.policy, self.view.models.as_slice());
+        let mut reader = self.reader.borrow_mut();
+        reader.read(known, asked.api, asked.body, asked.form, reach, now_ms / 1_000)
     }
 }
 
@@ -682,19 +646,6 @@ fn excused(
     let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
     let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at: u16| at == slot);
     sent.blocks(slot).saturating_mul(16)
-}
-
-/// What keeps requests together whose prompt has no block: the start of the body; and requests
-/// without a body apart.
-fn affinity(body: Body<'_>, now_ms: u64) -> u128 {
-    let bytes = match body {
-        Body::None(_) => &now_ms.to_le_bytes(),
-        Body::Whole(bytes) | Body::TooLarge(_, bytes) => {
-            bytes.get(..AFFINITY_BYTES).unwrap_or(bytes)
-        }
-    };
-    let hash = blake3::hash(bytes);
-    hash.as_bytes().first_chunk().map_or(0, |first| u128::from_le_bytes(*first))
 }
 
 /// The caches as a request sees them of which nothing is read for it.

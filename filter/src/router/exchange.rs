@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
-use warmpath_prompt::{Api, Target, model_in_path};
+use warmpath_prompt::{Api, Body, Large, Target, model_in_path};
 use warmpath_routing::decision::Refusal;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::requested::Requested;
@@ -14,9 +14,8 @@ use warmpath_routing::residency::Claim;
 use warmpath_routing::zone_source::Found;
 
 use super::Router;
-use super::dispatch::{Asked, Body, Decided, Told};
+use super::dispatch::{Asked, Decided, Told};
 use super::inflate::{Coding, InflateError};
-use super::large::Large;
 use super::response::{Progress, Watch};
 use super::stored::Stored;
 use super::ticket::Ticket;

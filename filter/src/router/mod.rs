@@ -10,7 +10,6 @@ mod feedback;
 mod fresher;
 mod here;
 mod inflate;
-mod large;
 mod metrics;
 mod pace;
 mod prompts;

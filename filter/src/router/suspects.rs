@@ -3,9 +3,9 @@
 
 use warmpath_routing::poison::{Death, Naming, Poison, Prompt, Secret, Table, Verdict};
 
-use super::dispatch::Body;
 use crate::host::{self, HostError};
 use crate::shared::{self, Data};
+use warmpath_prompt::Body;
 
 /// How often a change is tried while other workers write as well; then it waits for the next tick.
 const TRIES: usize = 4;
@@ -278,7 +278,7 @@ mod tests {
     use warmpath_routing::requested::Requested;
 
     use super::*;
-    use crate::router::large::Large;
+    use warmpath_prompt::Large;
 
     /// One value under a version, as Envoy has it.
     #[derive(Clone, Default)]

@@ -3,7 +3,7 @@
 use prost::Message;
 use serde_json::json;
 use warmpath_prompt::{
-    Api, Model as Loadable, ModelFiles, Prompter, Request, Requested, preprocess,
+    Api, Body, Large, Model as Loadable, ModelFiles, Prompter, Request, preprocess,
 };
 use warmpath_proto::v1::{
     self, ArtefactChunk, BlockChange, Blocks, Down, Load, Loads, Model, Models, Replica, Replicas,
@@ -12,10 +12,10 @@ use warmpath_proto::v1::{
 use warmpath_routing::decision::{Degrade, Reason};
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prefix_map::Layout;
+use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::Claim;
 
-use super::dispatch::{Asked, Body, Decided, Dispatch, Told};
-use super::large::Large;
+use super::dispatch::{Asked, Decided, Dispatch, Told};
 use super::prompts::Loaded;
 use super::ticket::{Answer, Ticket};
 use crate::config::Config;
@@ -453,7 +453,9 @@ fn what_cannot_be_read_is_routed_and_named() {
         "image_url": {"url": "https://example.com/a.png"}}, {"type": "text", "text": "What is it?"}]}]}"#;
     let body = format!("{{\"prompt\": \"{}\"", "x".repeat(100_000));
     let mut large = Large::new(None);
-    large.feed(body.len(), false, |at, most| Ok(body.as_bytes()[at..at + most].to_vec())).unwrap();
+    large
+        .feed(body.len(), false, |at, most| Ok::<_, ()>(body.as_bytes()[at..at + most].to_vec()))
+        .unwrap();
     for (path, body, degrade) in [
         (CHAT, NO_BODY, Degrade::NoBody),
         (CHAT, Body::Whole(b"0123456789"), Degrade::BadRequest),

@@ -3,36 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message;
+use warmpath_prompt::KnownModel;
 use warmpath_proto::v1::{self, replica, tier};
 use warmpath_routing::drift::Hints;
-use warmpath_routing::fingerprint::Fingerprint;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::state::State;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use crate::host::HostError;
 use crate::shared::{self, Artefacts, Data};
-
-/// A model and what its prompts are read with.
-#[derive(Clone, Debug)]
-pub(super) struct KnownModel {
-    pub(super) model: Model,
-    /// BLAKE3 of the artefact; `None` where the model has none.
-    pub(super) artefact: Option<[u8; 32]>,
-    /// What the fingerprints of plain requests begin with.
-    root: Fingerprint,
-}
-
-impl KnownModel {
-    /// What fingerprints begin with for a request for the adapter (empty: none) with the salt.
-    pub(super) fn root(&self, adapter: &str, salt: &str) -> Fingerprint {
-        if adapter.is_empty() && salt.is_empty() {
-            self.root
-        } else {
-            self.model.scope(adapter, salt).root()
-        }
-    }
-}
 
 /// Replicas, loads and models.
 #[derive(Debug, Default)]
@@ -237,5 +216,5 @@ fn to_model(model: v1::Model) -> Option<KnownModel> {
         // Without a hash no fingerprint is right.
         tokenizer_hash: model.tokenizer_hash.as_slice().try_into().ok()?,
     };
-    Some(KnownModel { artefact, root: model.scope("", "").root(), model })
+    Some(KnownModel::new(model, artefact))
 }

@@ -1,5 +1,7 @@
 //! The right model, whatever the relay has told and whatever the body is.
 
+use warmpath_prompt::model_in_path;
+
 use super::*;
 
 /// Two models in the EU, of which the relay tells `demo` alone.

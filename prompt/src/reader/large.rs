@@ -1,16 +1,15 @@
 //! A body that is too large to be looked into: only its model is found, as its bytes arrive.
 
-use warmpath_prompt::{ModelFinder, Search};
 use warmpath_routing::requested::Requested;
 
-use crate::host;
+use crate::request::model_name::{ModelFinder, Search};
 
 /// Bytes that are copied out of the host at a time.
 const PIECE: usize = 1 << 18;
 
 /// What is kept of such a body.
 #[derive(Debug)]
-pub(super) struct Large {
+pub struct Large {
     finder: ModelFinder,
     said: Search,
     /// Bytes that came so far, and those of them that were looked at.
@@ -20,12 +19,12 @@ pub(super) struct Large {
 
 impl Large {
     /// Of a body of this type.
-    pub(super) fn new(content_type: Option<&[u8]>) -> Self {
+    pub fn new(content_type: Option<&[u8]>) -> Self {
         Self { finder: ModelFinder::new(content_type), said: Search::More, bytes: 0, fed: 0 }
     }
 
     /// So many bytes are there, and it doesn't matter which model they are for.
-    pub(super) fn pass(&mut self, bytes: usize) {
+    pub fn pass(&mut self, bytes: usize) {
         self.bytes = bytes;
     }
 
@@ -33,13 +32,13 @@ impl Large {
     /// `part(start, most)`. Says whether the model is found, or can't be.
     ///
     /// # Errors
-    /// The host's.
-    pub(super) fn feed(
+    /// That of `part`, as it is.
+    pub fn feed<E>(
         &mut self,
         bytes: usize,
         end: bool,
-        part: impl Fn(usize, usize) -> host::Result<Vec<u8>>,
-    ) -> host::Result<bool> {
+        part: impl Fn(usize, usize) -> Result<Vec<u8>, E>,
+    ) -> Result<bool, E> {
         self.bytes = bytes;
         while self.said == Search::More && self.fed < bytes {
             let piece = part(self.fed, PIECE.min(bytes - self.fed))?;
@@ -56,12 +55,12 @@ impl Large {
     }
 
     /// What it says of its model, as far as it was looked at.
-    pub(super) fn requested(&self) -> Requested<'static> {
+    pub fn requested(&self) -> Requested<'static> {
         self.said.clone().into()
     }
 
     /// Bytes that came so far.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     fn feed(large: &mut Large, body: &[u8], seen: usize, end: bool) -> bool {
-        let part = |start: usize, most: usize| Ok(body[start..start + most].to_vec());
+        let part = |start: usize, most: usize| Ok::<_, ()>(body[start..start + most].to_vec());
         large.feed(seen, end, part).unwrap()
     }
 
