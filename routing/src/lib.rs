@@ -24,6 +24,7 @@ pub mod ring;
 pub mod state;
 pub mod stored;
 pub mod tally;
+pub mod traffic;
 pub mod unique_keys;
 pub mod usage;
 pub mod view;

@@ -20,13 +20,13 @@ use warmpath_routing::prefix_map::{Hint, Hints, Layout, Lookup, Matches, Wanted,
 use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::{Claim, Zone, zone_of};
 use warmpath_routing::tally::Tallies;
+use warmpath_routing::traffic::Traffic;
 use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
 use super::aftermath::Look;
 use super::feedback::Feedback;
 use super::fresher::Fresher;
-use super::here::Here;
 use super::metrics::Metrics;
 use super::pace::Pace;
 use super::prompts::{self, Loaded};
@@ -36,7 +36,7 @@ use super::stored::Stored;
 use super::suspects::Suspects;
 use super::ticket::{Answer, Named, Ticket};
 use super::view::View;
-use crate::shared::{self, Data, Map};
+use crate::shared::{self, Data, Ledgers, Map};
 use crate::{config, host};
 
 /// A request, as far as it matters.
@@ -95,7 +95,7 @@ pub(super) struct Dispatch<D> {
     // Filled while the map is searched.
     hints: RefCell<Hints>,
     view: View,
-    here: Here,
+    traffic: Traffic,
     fresher: Fresher,
     feedback: Feedback,
     recall: Recall,
@@ -120,7 +120,7 @@ impl<D: Data> Dispatch<D> {
             sample: Sample::default(),
             suspects: Suspects::new(config.policy.poison.clone()),
             config,
-            here: Here::new(id),
+            traffic: Traffic::new(id),
             fresher: Fresher::default(),
             feedback: Feedback::define(),
             recall: Recall::define(),
@@ -149,8 +149,8 @@ impl<D: Data> Dispatch<D> {
     }
 
     #[cfg(test)]
-    pub(super) fn totals(&self, now_ms: u64) -> super::here::Totals {
-        self.here.totals(now_ms)
+    pub(super) fn totals(&self, now_ms: u64) -> warmpath_routing::traffic::Totals {
+        self.traffic.totals(now_ms)
     }
 
     /// Replicas that lack what was expected, and that hold what was not.
@@ -199,7 +199,7 @@ impl<D: Data> Dispatch<D> {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
         }
-        self.metrics.totals(self.here.totals(now_ms));
+        self.metrics.totals(self.traffic.totals(now_ms));
         self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
         self.sample.tick(now_ms);
         let mut reader = self.reader.borrow_mut();
@@ -224,7 +224,7 @@ impl<D: Data> Dispatch<D> {
         let calm = self.view.world.fresh
             && loaded == Loaded::Nothing
             && !self.awaits
-            && !self.here.has_in_flight()
+            && !self.traffic.has_in_flight()
             && self.recall.is_told()
             && !self.suspects.has_news()
             && !self.feedback.is_busy();
@@ -278,7 +278,7 @@ impl<D: Data> Dispatch<D> {
             Ok(false) => {}
             Ok(true) => {
                 // Slots are others now.
-                self.here.recent.clear();
+                self.traffic.recent.clear();
                 self.feedback.forget_pending();
             }
             Err(error) => {
@@ -287,7 +287,9 @@ impl<D: Data> Dispatch<D> {
             }
         }
         self.fresher.refresh(&mut self.view, now_ms);
-        if let Err(error) = self.here.exchange(&mut self.map.0, &mut self.view, now_ms) {
+        if let Err(error) =
+            self.traffic.exchange(&mut Ledgers(&mut self.map.0), self.view.places(), now_ms)
+        {
             self.metrics.host_errors.add(1);
             log::error!("router: {error}");
         }
@@ -416,7 +418,7 @@ impl<D: Data> Dispatch<D> {
         let at_holder = holder.and_then(|at| decide_stored(policy, &self.view.world, &ask, at));
         let sought = referred.filter(|_| at_holder.is_none());
         let buckets = Buckets { map: &self.map, generation, hints: &self.hints, now_ms };
-        let mut local = self.here.local(&self.feedback.prices, asked.batch, now_ms);
+        let mut local = self.traffic.local(&self.feedback.prices, asked.batch, now_ms);
         let mut lookup: &dyn Lookup = &buckets;
         if read.cache_use == CacheUse::Unread {
             // It costs the same wherever it goes, and what it stores is where its like will look.
@@ -442,7 +444,7 @@ impl<D: Data> Dispatch<D> {
             Outcome::Route(route) => {
                 self.metrics.routed(&route);
                 let world = &self.view.world;
-                let excused = excused(policy, &self.here, &route, &ask, world, now_ms);
+                let excused = excused(policy, &self.traffic, &route, &ask, world, now_ms);
                 let mut ticket = Ticket::new(&route, &ask, world, &self.view.names, excused);
                 ticket.asked_by(asked.api, read.asked, read.cache_use);
                 self.keep(&mut ticket, &route, &read.keys);
@@ -459,8 +461,8 @@ impl<D: Data> Dispatch<D> {
         };
         if let (Some(slot), Some(&name)) = (told.slot, told.ticket.named.names().first()) {
             told.ticket.at = Some(name);
-            self.here.sent(&mut self.view, name, told.ticket.cold_tokens);
-            self.here.recent.sent(&read.keys, known as usize, slot, now_ms);
+            self.traffic.sent(self.view.places(), name, told.ticket.cold_tokens);
+            self.traffic.recent.sent(&read.keys, known as usize, slot, now_ms);
         }
         Some(Decided::Route(told))
     }
@@ -482,7 +484,7 @@ impl<D: Data> Dispatch<D> {
     /// of a prompt during which one did.
     pub(super) fn looks_into(&mut self, ticket: &Ticket) -> bool {
         self.suspects.knows(ticket.prompt)
-            || ticket.at.is_some_and(|name| self.here.doubts(name) || self.sample.take(name))
+            || ticket.at.is_some_and(|name| self.traffic.doubts(name) || self.sample.take(name))
     }
 
     /// The headers of an answer have come: who served, and who failed before.
@@ -506,7 +508,7 @@ impl<D: Data> Dispatch<D> {
                 if answer.is_overloaded() {
                     self.overloaded(ticket, name, answer, now_ms());
                 } else {
-                    self.here.served(&self.view, name);
+                    self.traffic.served(&self.view.names, name);
                 }
                 if let Some(orca) = answer.orca {
                     self.metrics.load_reports.add(1);
@@ -527,7 +529,7 @@ impl<D: Data> Dispatch<D> {
                     self.landed(ticket);
                     ticket.cold_tokens = cold_tokens;
                     ticket.at = Some(name);
-                    self.here.sent(&mut self.view, name, cold_tokens);
+                    self.traffic.sent(self.view.places(), name, cold_tokens);
                 }
             }
         } else if answer.upstream_failed {
@@ -544,7 +546,7 @@ impl<D: Data> Dispatch<D> {
     fn fail_one(&mut self, named: &Named, name: u64, cause: Cause, now_ms: u64) {
         self.metrics.replica_failures.add(1);
         let rule = &self.config.policy.ejection;
-        if self.here.failed(rule, &self.view, name, cause, now_ms) {
+        if self.traffic.failed(rule, &self.view.names, name, cause, now_ms) {
             self.metrics.ejections.add(1);
             log::warn!(
                 "router: {} failed time after time and is left alone for a while",
@@ -558,7 +560,7 @@ impl<D: Data> Dispatch<D> {
         ticket.first_token_ns = at_ns;
         let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
         if let Some(name) = ticket.at.filter(|_| cold_tokens > 0) {
-            self.here.prefilled(&mut self.view, name, cold_tokens);
+            self.traffic.prefilled(self.view.places(), name, cold_tokens);
         }
     }
 
@@ -578,14 +580,14 @@ impl<D: Data> Dispatch<D> {
         }
         let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
         if let Some(name) = ticket.at.take() {
-            self.here.prefilled(&mut self.view, name, cold_tokens);
-            self.here.landed(&mut self.view, name);
+            self.traffic.prefilled(self.view.places(), name, cold_tokens);
+            self.traffic.landed(self.view.places(), name);
         }
     }
 
     /// This worker's router goes away.
     pub(super) fn leave(&mut self) {
-        self.here.leave(&mut self.map.0);
+        self.traffic.leave(&mut Ledgers(&mut self.map.0));
     }
 
     fn read<'b>(&self, asked: &Asked<'b>, reach: Reach, now_ms: u64) -> Read<'b> {
@@ -630,7 +632,7 @@ fn hex(number: u128) -> String {
 /// sent so shortly before that their events can't have come yet.
 fn excused(
     policy: &Policy,
-    here: &Here,
+    traffic: &Traffic,
     route: &Route<'_>,
     ask: &Ask<'_>,
     world: &World,
@@ -644,7 +646,7 @@ fn excused(
         return route.cached_tokens;
     }
     let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
-    let sent = here.recent.at(now_ms).within(within).matches(ask.keys, &|at: u16| at == slot);
+    let sent = traffic.recent.at(now_ms).within(within).matches(ask.keys, &|at: u16| at == slot);
     sent.blocks(slot).saturating_mul(16)
 }
 

@@ -4,8 +4,8 @@
 use warmpath_routing::decision::{Degrade, Reason, Refusal, Route};
 use warmpath_routing::view::Medium;
 
-use super::here::Totals;
 use crate::host::{Counter, Gauge, Histogram};
+use warmpath_routing::traffic::Totals;
 
 /// Each defined once per root context.
 pub(super) struct Metrics {

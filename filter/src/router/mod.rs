@@ -8,7 +8,6 @@ mod ending;
 mod exchange;
 mod feedback;
 mod fresher;
-mod here;
 mod inflate;
 mod metrics;
 mod pace;

@@ -8,6 +8,7 @@ use warmpath_proto::v1::{self, replica, tier};
 use warmpath_routing::drift::Hints;
 use warmpath_routing::policy::Policy;
 use warmpath_routing::state::State;
+use warmpath_routing::traffic::Places;
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
 use crate::host::HostError;
@@ -79,6 +80,11 @@ impl View {
         !self.partial.is_empty()
     }
 
+    /// The replicas, for what this gateway knows of them itself.
+    pub(super) fn places(&mut self) -> Places<'_> {
+        Places { names: &self.names, loads: &mut self.world.loads }
+    }
+
     /// The models that the relay has told of; none before it was first heard.
     pub(super) fn told(&self) -> impl Iterator<Item = &Model> + Clone {
         self.models.iter().map(|known| &known.model)
@@ -126,7 +132,7 @@ impl View {
     fn read_loads(&mut self, data: &impl Data) -> Result<(), HostError> {
         let table = decode::<v1::Loads>(data.get(shared::LOADS)?).unwrap_or_default();
         let told: BTreeMap<u32, &v1::Load> = table.loads.iter().map(|l| (l.slot, l)).collect();
-        // What is in flight this gateway knows better: see `Here`.
+        // What is in flight this gateway knows better: see `Traffic`.
         let load = |replica: &Replica| {
             told.get(&u32::from(replica.slot)).map_or(Load::default(), |told| Load {
                 waiting: told.waiting,

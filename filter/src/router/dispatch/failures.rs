@@ -116,8 +116,8 @@ impl<D: Data> Dispatch<D> {
 
     fn is_in_doubt(&self, name: u64, now_ms: u64) -> bool {
         let mut replicas = self.view.names.iter().zip(&self.view.world.replicas);
-        self.here.doubts(name)
-            || self.here.is_ejected(name, now_ms)
+        self.traffic.doubts(name)
+            || self.traffic.is_ejected(name, now_ms)
             || replicas.any(|(at, it)| *at == name && it.state == ReplicaState::Down)
     }
 

@@ -97,7 +97,7 @@ fn whatever_the_body_is_its_model_counts() {
     let text = "x".repeat(100_000);
     let body = format!("{{\"messages\": [\"{text}\"], \"model\": \"beta\"}}");
     let mut large = Large::new(None);
-    let part = |at: usize, most: usize| Ok(body.as_bytes()[at..at + most].to_vec());
+    let part = |at: usize, most: usize| Ok::<_, ()>(body.as_bytes()[at..at + most].to_vec());
     assert!(large.feed(body.len(), true, part).unwrap());
     assert_eq!(gateway.goes("eu", CHAT, Body::TooLarge(&large, body.as_bytes())), "eu.beta-eu");
 

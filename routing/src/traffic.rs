@@ -1,27 +1,34 @@
-//! What this gateway itself knows of replicas: what it has sent, and how that went.
+//! What a gateway itself knows of replicas: what it has sent, and how that went.
 //!
-//! Each worker counts its own and hears of the others' with every tick, through ledgers in shared
-//! data.
+//! Each worker counts its own and hears of the others' from time to time, through ledgers on a board
+//! that they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warmpath_routing::cost::CostModel;
-use warmpath_routing::decision::Local;
-use warmpath_routing::health::{Cause, Ejection, Health};
-use warmpath_routing::ledger::{Line, Lines, Member};
-use warmpath_routing::recent::Recent;
+use crate::cost::CostModel;
+use crate::decision::Local;
+use crate::health::{Cause, Ejection, Health};
+use crate::ledger::{Board, Line, Lines, Member};
+use crate::recent::Recent;
+use crate::view::Load;
 
-use super::view::View;
-use crate::host::HostError;
-use crate::shared::{Data, Ledgers};
+/// The replicas that a decision sees: their names ([`crate::view::Replica::name`]), and their loads
+/// in the same order, whose `in_flight` is kept here.
+pub struct Places<'a> {
+    /// By name.
+    pub names: &'a [u64],
+    /// As many.
+    pub loads: &'a mut [Load],
+}
 
-/// Own and others' counts, and what follows from them for each replica of the view.
-pub(super) struct Here {
+/// Own and others' counts, and what follows from them for each replica.
+pub struct Traffic {
     member: Member,
     own: Lines,
     others: Lines,
     health: Health,
-    pub(super) recent: Recent,
+    /// Prompts that were sent a moment ago.
+    pub recent: Recent,
     // In the order of the view's replicas.
     ejected: Vec<bool>,
     cold_tokens: Vec<u32>,
@@ -29,16 +36,18 @@ pub(super) struct Here {
 
 /// Sums over all workers of this Envoy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) in_flight: u64,
-    pub(super) cold_tokens: u64,
+pub struct Totals {
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Tokens that those have in prefill.
+    pub cold_tokens: u64,
     /// Replicas that are ejected.
-    pub(super) ejected: u64,
+    pub ejected: u64,
 }
 
-impl Here {
+impl Traffic {
     /// Of a worker with a random id.
-    pub(super) fn new(id: u64) -> Self {
+    pub fn new(id: u64) -> Self {
         Self {
             member: Member::new(id),
             own: Lines::new(),
@@ -50,17 +59,17 @@ impl Here {
         }
     }
 
-    /// Tells the other workers, hears them, and puts all into the view.
+    /// Tells the other workers, hears them, and counts what all of them sent.
     ///
     /// # Errors
-    /// The host's; the others' last word stands until it can be read again.
-    pub(super) fn exchange(
+    /// Where the board can't be read or written; the others' last word stands until it can.
+    pub fn exchange<B: Board>(
         &mut self,
-        data: &mut impl Data,
-        view: &mut View,
+        board: &mut B,
+        places: Places<'_>,
         now_ms: u64,
-    ) -> Result<(), HostError> {
-        let known: BTreeSet<u64> = view.names.iter().copied().collect();
+    ) -> Result<(), B::Error> {
+        let known: BTreeSet<u64> = places.names.iter().copied().collect();
         self.health.retain(|name| known.contains(&name));
         for line in self.own.values_mut() {
             line.ejected_until_ms = 0;
@@ -69,25 +78,24 @@ impl Here {
             self.own.entry(name).or_default().ejected_until_ms = until_ms;
         }
         self.own.retain(|_, line| *line != Line::default());
-        let heard = self.member.beat(&mut Ledgers(data), now_ms, &self.own);
+        let heard = self.member.beat(board, now_ms, &self.own);
         if let Ok(others) = &heard {
             self.others.clone_from(others);
         }
-        self.show(view, now_ms);
+        self.show(places, now_ms);
         heard.map(drop)
     }
 
     /// Gives up this worker's place.
-    pub(super) fn leave(&mut self, data: &mut impl Data) {
+    pub fn leave<B: Board>(&mut self, board: &mut B) {
         // The host may be on its way out too; the place then expires.
-        let _ = self.member.leave(&mut Ledgers(data));
+        let _ = self.member.leave(board);
     }
 
-    /// Writes what is known of each replica into the view.
-    fn show(&mut self, view: &mut View, now_ms: u64) {
+    fn show(&mut self, places: Places<'_>, now_ms: u64) {
         self.ejected.clear();
         self.cold_tokens.clear();
-        for (name, load) in view.names.iter().zip(&mut view.world.loads) {
+        for (name, load) in places.names.iter().zip(places.loads) {
             let line = self.line(*name);
             load.in_flight = line.in_flight;
             self.cold_tokens.push(line.cold_tokens);
@@ -95,9 +103,9 @@ impl Here {
         }
     }
 
-    fn show_one(&mut self, view: &mut View, name: u64) {
+    fn show_one(&mut self, places: Places<'_>, name: u64) {
         let line = self.line(name);
-        let all = view.names.iter().zip(&mut view.world.loads).zip(&mut self.cold_tokens);
+        let all = places.names.iter().zip(places.loads).zip(&mut self.cold_tokens);
         for ((_, load), cold_tokens) in all.filter(|((at, _), _)| **at == name) {
             load.in_flight = line.in_flight;
             *cold_tokens = line.cold_tokens;
@@ -113,7 +121,7 @@ impl Here {
     }
 
     /// For a decision.
-    pub(super) fn local<'a>(
+    pub fn local<'a>(
         &'a self,
         prices: &'a BTreeMap<String, CostModel>,
         batch: bool,
@@ -129,74 +137,74 @@ impl Here {
     }
 
     /// Whether requests of this worker are under way.
-    pub(super) fn has_in_flight(&self) -> bool {
+    pub fn has_in_flight(&self) -> bool {
         self.own.values().any(|line| line.in_flight > 0)
     }
 
     /// A request was sent, with so many tokens to compute.
-    pub(super) fn sent(&mut self, view: &mut View, name: u64, cold_tokens: u32) {
+    pub fn sent(&mut self, places: Places<'_>, name: u64, cold_tokens: u32) {
         let line = self.own.entry(name).or_default();
         line.in_flight = line.in_flight.saturating_add(1);
         line.cold_tokens = line.cold_tokens.saturating_add(cold_tokens);
-        self.show_one(view, name);
+        self.show_one(places, name);
     }
 
     /// They are computed.
-    pub(super) fn prefilled(&mut self, view: &mut View, name: u64, cold_tokens: u32) {
+    pub fn prefilled(&mut self, places: Places<'_>, name: u64, cold_tokens: u32) {
         if let Some(line) = self.own.get_mut(&name) {
             line.cold_tokens = line.cold_tokens.saturating_sub(cold_tokens);
         }
-        self.show_one(view, name);
+        self.show_one(places, name);
     }
 
     /// The request has ended.
-    pub(super) fn landed(&mut self, view: &mut View, name: u64) {
+    pub fn landed(&mut self, places: Places<'_>, name: u64) {
         if let Some(line) = self.own.get_mut(&name) {
             line.in_flight = line.in_flight.saturating_sub(1);
         }
-        self.show_one(view, name);
+        self.show_one(places, name);
     }
 
     /// A replica could not serve. Says whether that ejects it.
-    pub(super) fn failed(
+    pub fn failed(
         &mut self,
         rule: &Ejection,
-        view: &View,
+        names: &[u64],
         name: u64,
         cause: Cause,
         now_ms: u64,
     ) -> bool {
         let ejected = self.health.failed(rule, name, cause, now_ms);
         if ejected {
-            self.mark(view, name, true);
+            self.mark(names, name, true);
         }
         ejected
     }
 
     /// Whether a replica failed when it was last heard of.
-    pub(super) fn doubts(&self, name: u64) -> bool {
+    pub fn doubts(&self, name: u64) -> bool {
         self.health.doubts(name)
     }
 
     /// Whether this worker or another one has ejected a replica.
-    pub(super) fn is_ejected(&self, name: u64, now_ms: u64) -> bool {
+    pub fn is_ejected(&self, name: u64, now_ms: u64) -> bool {
         self.line(name).ejected_until_ms > now_ms
     }
 
     /// A replica has served.
-    pub(super) fn served(&mut self, view: &View, name: u64) {
+    pub fn served(&mut self, names: &[u64], name: u64) {
         self.health.served(name);
         if let Some(line) = self.own.get_mut(&name)
             && line.ejected_until_ms > 0
         {
             line.ejected_until_ms = 0;
             // Another worker may still think otherwise; the next exchange tells.
-            self.mark(view, name, false);
+            self.mark(names, name, false);
         }
     }
 
-    fn mark(&mut self, view: &View, name: u64, ejected: bool) {
-        for (at, place) in view.names.iter().zip(&mut self.ejected) {
+    fn mark(&mut self, names: &[u64], name: u64, ejected: bool) {
+        for (at, place) in names.iter().zip(&mut self.ejected) {
             if *at == name {
                 *place = ejected;
             }
@@ -204,7 +212,7 @@ impl Here {
     }
 
     /// Sums over all workers, as of the last exchange.
-    pub(super) fn totals(&self, now_ms: u64) -> Totals {
+    pub fn totals(&self, now_ms: u64) -> Totals {
         let names: BTreeSet<u64> = self.own.keys().chain(self.others.keys()).copied().collect();
         let mut totals = Totals::default();
         for name in names {
@@ -219,51 +227,67 @@ impl Here {
 
 #[cfg(test)]
 mod tests {
-    use warmpath_routing::ledger::EXPIRY_MS;
-    use warmpath_routing::view::{Load, Replica, ReplicaState};
+    use std::convert::Infallible;
+
+    use crate::ledger::EXPIRY_MS;
 
     use super::*;
-    use crate::shared::Memory;
+
+    /// A board in memory.
+    #[derive(Default)]
+    struct Memory(BTreeMap<u32, (Vec<u8>, u32)>);
+
+    impl Board for Memory {
+        type Error = Infallible;
+
+        fn read(&self, place: u32) -> Result<Option<(Vec<u8>, u32)>, Infallible> {
+            Ok(self.0.get(&place).cloned())
+        }
+
+        fn write(&mut self, place: u32, bytes: &[u8], version: u32) -> Result<bool, Infallible> {
+            let written = self.0.entry(place).or_default();
+            let fits = written.1 == version;
+            if fits {
+                *written = (bytes.to_vec(), version + 1);
+            }
+            Ok(fits)
+        }
+    }
 
     /// Two replicas, as every worker sees them.
+    struct View {
+        names: Vec<u64>,
+        loads: Vec<Load>,
+    }
+
+    impl View {
+        fn places(&mut self) -> Places<'_> {
+            Places { names: &self.names, loads: &mut self.loads }
+        }
+    }
+
     fn view() -> View {
-        let replica = |slot: u16| Replica {
-            slot,
-            endpoint: format!("10.0.0.{slot}:8000"),
-            rank: None,
-            pool: "p".into(),
-            block_tokens: 16,
-            state: ReplicaState::Ready,
-            weight: Replica::PLAIN,
-            tiers: Vec::new(),
-            ends: None,
-            adapters: None,
-        };
-        let mut view = View::default();
-        view.world.replicas = (1..3).map(replica).collect();
-        view.world.loads = vec![Load::default(); 2];
-        view.names = view.world.replicas.iter().map(Replica::name).collect();
-        view
+        View { names: vec![11, 12], loads: vec![Load::default(); 2] }
     }
 
     fn in_flight(view: &View) -> Vec<u32> {
-        view.world.loads.iter().map(|load| load.in_flight).collect()
+        view.loads.iter().map(|load| load.in_flight).collect()
     }
 
     #[test]
     fn workers_see_each_other_s_requests_and_outlive_each_other() {
         let mut data = Memory::default();
-        let (mut a, mut b) = (Here::new(1), Here::new(2));
+        let (mut a, mut b) = (Traffic::new(1), Traffic::new(2));
         let (mut of_a, mut of_b) = (view(), view());
         let [first, second] = of_a.names[..] else { panic!() };
         for _ in 0..3 {
-            a.sent(&mut of_a, first, 100);
+            a.sent(of_a.places(), first, 100);
         }
-        b.sent(&mut of_b, first, 10);
-        b.sent(&mut of_b, second, 0);
+        b.sent(of_b.places(), first, 10);
+        b.sent(of_b.places(), second, 0);
         for now in [1_000, 1_050] {
-            a.exchange(&mut data, &mut of_a, now).unwrap();
-            b.exchange(&mut data, &mut of_b, now).unwrap();
+            a.exchange(&mut data, of_a.places(), now).unwrap();
+            b.exchange(&mut data, of_b.places(), now).unwrap();
         }
         assert_eq!((in_flight(&of_a), in_flight(&of_b)), (vec![4, 1], vec![4, 1]));
         assert_eq!(b.local(&BTreeMap::new(), false, 1_050).cold_tokens, [310, 0]);
@@ -271,20 +295,20 @@ mod tests {
         assert_eq!((a.totals(1_050), b.totals(1_050)), (totals, totals));
 
         // What one sends or ends counts at once with itself, and with the next tick elsewhere.
-        a.prefilled(&mut of_a, first, 100);
-        a.landed(&mut of_a, first);
+        a.prefilled(of_a.places(), first, 100);
+        a.landed(of_a.places(), first);
         assert_eq!((in_flight(&of_a), in_flight(&of_b)), (vec![3, 1], vec![4, 1]));
 
         // The first one's VM is loaded again: what it had is forgotten, soon also by others.
-        let mut again = Here::new(3);
+        let mut again = Traffic::new(3);
         let mut of_again = view();
         let later = 1_050 + EXPIRY_MS + 1;
-        b.exchange(&mut data, &mut of_b, later).unwrap();
-        again.exchange(&mut data, &mut of_again, later).unwrap();
+        b.exchange(&mut data, of_b.places(), later).unwrap();
+        again.exchange(&mut data, of_again.places(), later).unwrap();
         assert_eq!((in_flight(&of_b), in_flight(&of_again)), (vec![1, 1], vec![1, 1]));
         // The second goes in order: nobody waits for that to expire.
         b.leave(&mut data);
-        again.exchange(&mut data, &mut of_again, later).unwrap();
+        again.exchange(&mut data, of_again.places(), later).unwrap();
         assert_eq!(in_flight(&of_again), [0, 0]);
         assert_eq!(again.totals(later), Totals::default());
     }
@@ -292,28 +316,28 @@ mod tests {
     #[test]
     fn what_one_worker_ejects_the_others_leave_alone_too() {
         let mut data = Memory::default();
-        let (mut a, mut b) = (Here::new(1), Here::new(2));
+        let (mut a, mut b) = (Traffic::new(1), Traffic::new(2));
         let (mut of_a, mut of_b) = (view(), view());
         let [first, _] = of_a.names[..] else { panic!() };
         let rule = Ejection::default();
         for now in [1_000, 1_050] {
-            a.exchange(&mut data, &mut of_a, now).unwrap();
-            b.exchange(&mut data, &mut of_b, now).unwrap();
+            a.exchange(&mut data, of_a.places(), now).unwrap();
+            b.exchange(&mut data, of_b.places(), now).unwrap();
         }
         let told: Vec<bool> =
-            (0..3).map(|_| a.failed(&rule, &of_a, first, Cause::Replica, 1_060)).collect();
+            (0..3).map(|_| a.failed(&rule, &of_a.names, first, Cause::Replica, 1_060)).collect();
         assert_eq!(told, [false, false, true]);
         assert_eq!(a.ejected, [true, false]);
-        a.exchange(&mut data, &mut of_a, 1_100).unwrap();
-        b.exchange(&mut data, &mut of_b, 1_100).unwrap();
+        a.exchange(&mut data, of_a.places(), 1_100).unwrap();
+        b.exchange(&mut data, of_b.places(), 1_100).unwrap();
         assert_eq!((&a.ejected, &b.ejected), (&vec![true, false], &vec![true, false]));
         assert_eq!(b.totals(1_100).ejected, 1);
-        b.exchange(&mut data, &mut of_b, 1_060 + rule.base_ms).unwrap();
+        b.exchange(&mut data, of_b.places(), 1_060 + rule.base_ms).unwrap();
         assert_eq!(b.ejected, [false, false]);
         // A replica that goes takes what was known of it along.
         of_a.names.remove(0);
-        of_a.world.loads.remove(0);
-        a.exchange(&mut data, &mut of_a, 1_200).unwrap();
+        of_a.loads.remove(0);
+        a.exchange(&mut data, of_a.places(), 1_200).unwrap();
         assert_eq!(a.totals(1_200), Totals::default());
     }
 }
