@@ -35,6 +35,8 @@ enum News {
 pub(super) struct Served {
     pub(super) cached: u64,
     pub(super) first_token_ms: f64,
+    /// From its arrival to its last token.
+    pub(super) end_ms: f64,
 }
 
 impl Fleet {
@@ -73,7 +75,7 @@ impl Fleet {
     pub(super) fn serve(&mut self, replica: usize, request: &Request, now: f64) -> Served {
         let event_ms = self.event_ms;
         let Some(engine) = self.engines.get_mut(replica) else {
-            return Served { cached: 0, first_token_ms: 0.0 };
+            return Served { cached: 0, first_token_ms: 0.0, end_ms: 0.0 };
         };
         let ids = request.whole();
         // An approximation: a request that comes while the first of its prefix is in prefill finds
@@ -92,7 +94,7 @@ impl Fleet {
             engine.news.push_back((first + event_ms, News::Lost(lost)));
         }
         engine.news.push_back((first + event_ms, News::Held(ids.to_vec())));
-        Served { cached, first_token_ms: first - now }
+        Served { cached, first_token_ms: first - now, end_ms: end - now }
     }
 }
 

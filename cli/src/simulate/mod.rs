@@ -1,8 +1,10 @@
 //! `warmpath simulate`: a recorded trace through the very decision that the filter takes.
 //!
-//! Time, engines and network are simulated; the decision, its costs, ring and bounds are real.
+//! Time, engines and network are simulated; the decision, its costs, ring and bounds are real, as is
+//! what the gateway itself knows: requests under way, speculation, learned prices.
 
 mod fleet;
+mod gateway;
 mod map;
 mod router;
 mod trace;
@@ -99,6 +101,7 @@ fn simulate(args: &Args, trace: &Trace, router: Router) -> anyhow::Result<Report
         fleet.advance(now);
         let replica = chooser.choose(&fleet, request, now);
         let served = fleet.serve(replica, request, now);
+        chooser.served(&served);
         report.add(replica, request.input_tokens, &served);
     }
     Ok(report)

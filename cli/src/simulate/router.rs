@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 use warmpath_routing::catalogue::Wants;
-use warmpath_routing::decision::{Ask, Outcome, decide};
+use warmpath_routing::decision::{Ask, Outcome, decide_with};
 use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::Lookup;
 use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 
 use super::Args;
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Served};
+use super::gateway::{Choice, Gateway};
 use super::map::{Announced, keys};
 use super::trace::Request;
 
@@ -37,6 +38,7 @@ pub(super) struct Chooser {
     router: Router,
     policy: Policy,
     world: World,
+    gateway: Gateway,
     turn: usize,
 }
 
@@ -71,7 +73,8 @@ impl Chooser {
             loads: vec![Load::default(); usize::from(args.replicas)],
             fresh: true,
         };
-        Ok(Self { router, policy, world, turn: 0 })
+        let gateway = Gateway::new(&world);
+        Ok(Self { router, policy, world, gateway, turn: 0 })
     }
 
     pub(super) fn choose(&mut self, fleet: &Fleet, request: &Request, now: f64) -> usize {
@@ -91,9 +94,9 @@ impl Chooser {
     }
 
     fn decide(&mut self, fleet: &Fleet, request: &Request, now: f64) -> usize {
+        self.gateway.advance(&mut self.world, &self.policy.cost, now);
         for (load, engine) in self.world.loads.iter_mut().zip(&fleet.engines) {
-            let (waiting, running) = engine.load(now);
-            *load = Load { waiting, running, in_flight: waiting + running, ..Load::default() };
+            (load.waiting, load.running) = engine.load(now);
         }
         let keys = keys(request, self.policy.prefix_tokens / 16);
         let ask = Ask {
@@ -105,10 +108,21 @@ impl Chooser {
             left_out: None,
             degrade: None,
         };
-        match decide(&self.policy, &self.world, &ask, &Announced { fleet, request }) {
-            Outcome::Route(route) => route.replicas.first().copied().unwrap_or(0),
-            Outcome::Refuse(_) => 0,
-        }
+        let local = self.gateway.local(now);
+        let announced = Announced { fleet, request };
+        let choice = match decide_with(&self.policy, &self.world, &local, &ask, &announced) {
+            Outcome::Route(route) => Choice::of(&route),
+            Outcome::Refuse(_) => None,
+        };
+        let Some(choice) = choice else { return 0 };
+        let at = choice.at;
+        self.gateway.sent(&mut self.world, choice, &keys, now);
+        at
+    }
+
+    /// What came of the request that was sent last.
+    pub(super) fn served(&mut self, served: &Served) {
+        self.gateway.served(served);
     }
 }
 

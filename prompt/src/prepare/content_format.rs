@@ -1,237 +1,164 @@
 //! Whether a chat template takes a message's content as a list of parts or as one string.
 //!
-//! vLLM looks for a loop over a message's content in the template's syntax tree
-//! (vllm/renderers/hf.py, `_detect_content_format`, 0.32). This does the same on the statements of
-//! the source. It runs when a model is prepared, not in the workers.
+//! Engines look for a loop over a message's content in the template's syntax tree, and so does this.
+//! It runs when a model is prepared, not in the workers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+
+use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
+
+use crate::prepare::syntax::{Node, visit};
+use crate::template::parsed;
 
 /// Whether the template goes over the parts of a message's content ("openai" in vLLM's words).
+///
+/// Source: vllm/renderers/hf.py 0.32, `_detect_content_format`. Where that fails, as it does where
+/// what it finds is given to anything but one name, it says "string".
 pub(crate) fn takes_parts(source: &str) -> bool {
-    let statements = statements(source);
-    let mut lists = BTreeSet::from(["messages".to_owned()]);
-    // Names given to the messages or to a part of them, in any order.
-    loop {
-        let before = lists.len();
-        for statement in &statements {
-            if let Statement::Set { name, value } = statement
-                && lists.iter().any(|list| is_access(value, list, None))
-            {
-                lists.insert(name.clone());
-            }
-        }
-        if lists.len() == before {
-            break;
-        }
-    }
-    let messages: BTreeSet<&str> = statements
-        .iter()
-        .filter_map(|statement| match statement {
-            Statement::For { name, over, .. } => {
-                lists.iter().any(|list| is_access(over, list, None)).then_some(name.as_str())
-            }
-            _ => None,
-        })
-        .collect();
-    let is_content =
-        |value: &str| messages.iter().any(|message| is_access(value, message, Some("content")));
-    // Parameters of macros that are given a message's content.
-    let mut parameters: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for statement in &statements {
-        if let Statement::Macro { name, parameters: names } = statement {
-            let given = parameters.entry(name).or_default();
-            for arguments in calls(source, name) {
-                for (at, argument) in arguments.iter().enumerate() {
-                    let (parameter, value) = match argument.split_once('=') {
-                        Some((key, value)) if names.iter().any(|name| name == key.trim()) => {
-                            (names.iter().find(|name| *name == key.trim()), value.trim())
-                        }
-                        _ => (names.get(at), argument.as_str()),
-                    };
-                    if let Some(parameter) = parameter
-                        && is_content(value)
-                    {
-                        given.insert(parameter);
-                    }
-                }
-            }
-        }
-    }
-    statements.iter().any(|statement| match statement {
-        Statement::For { over, within, .. } => {
-            is_content(over)
-                || match within {
-                    Some(name) => {
-                        parameters.get(name.as_str()).is_some_and(|set| set.contains(over.as_str()))
-                    }
-                    None => over == "content",
-                }
-        }
-        _ => false,
-    })
+    parsed(source, |tree| Search::of(tree).content_loop()).flatten().unwrap_or(false)
 }
 
 /// The same as SGLang finds it (0.5.23, parser/jinja_template_utils.py,
 /// `detect_jinja_template_content_format`): by words, or a loop over the content of what is called
 /// `message`, `msg` or `m`.
 pub(crate) fn sglang_takes_parts(source: &str) -> bool {
-    ["image", "audio", "video", "vision"].iter().any(|word| source.contains(word))
-        || statements(source).iter().any(|statement| match statement {
-            Statement::For { over, .. } => {
-                ["message", "msg", "m"].iter().any(|name| is_access(over, name, Some("content")))
-            }
-            _ => false,
+    let over_content = |tree: &Stmt<'_>| {
+        Search::of(tree).loops.iter().any(|loop_| {
+            ["message", "msg", "m"].iter().any(|name| is_access(&loop_.iter, name, Some("content")))
         })
+    };
+    ["image", "audio", "video", "vision"].iter().any(|word| source.contains(word))
+        || parsed(source, over_content).unwrap_or(false)
 }
 
-#[derive(Debug)]
-enum Statement {
-    Set {
-        name: String,
-        value: String,
-    },
-    /// `within` is the macro that the loop stands in.
-    For {
-        name: String,
-        over: String,
-        within: Option<String>,
-    },
-    Macro {
-        name: String,
-        parameters: Vec<String>,
-    },
+/// What a tree has of that which matters.
+#[derive(Default)]
+struct Search<'t> {
+    /// What is assigned, and its value.
+    sets: Vec<(&'t Expr<'t>, &'t Expr<'t>)>,
+    loops: Vec<&'t ForLoop<'t>>,
+    macros: Vec<&'t Macro<'t>>,
+    /// Calls of a name.
+    calls: Vec<(&'t str, &'t [CallArg<'t>])>,
 }
 
-fn statements(source: &str) -> Vec<Statement> {
-    let mut found = Vec::new();
-    let mut within = None;
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let Some(block) = rest.get(at + 2..) else { break };
-        let Some(end) = block.find("%}") else { break };
-        let inner = block.get(..end).unwrap_or_default();
-        let inner = inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
-        rest = block.get(end + 2..).unwrap_or_default();
-        let (word, body) = inner.split_once(char::is_whitespace).unwrap_or((inner, ""));
-        match word {
-            "set" => {
-                if let Some((name, value)) = body.split_once('=')
-                    && !value.starts_with('=')
-                {
-                    found.push(Statement::Set {
-                        name: name.trim().to_owned(),
-                        value: value.trim().to_owned(),
-                    });
+impl<'t> Search<'t> {
+    fn of(tree: &'t Stmt<'t>) -> Self {
+        let mut found = Self::default();
+        visit(tree, &mut |node| match node {
+            Node::Statement(Stmt::Set(set)) => found.sets.push((&set.target, &set.expr)),
+            Node::Statement(Stmt::ForLoop(loop_)) => found.loops.push(loop_),
+            Node::Statement(Stmt::Macro(macro_)) => found.macros.push(macro_),
+            Node::Call(call) => {
+                if let Expr::Var(name) = &call.expr {
+                    found.calls.push((name.id, &call.args));
                 }
             }
-            "for" => {
-                if let Some((name, over)) = body.split_once(" in ") {
-                    let over = over.strip_suffix(" recursive").unwrap_or(over);
-                    let over = over.split(" if ").next().unwrap_or(over);
-                    found.push(Statement::For {
-                        name: name.trim().to_owned(),
-                        over: over.trim().to_owned(),
-                        within: within.clone(),
-                    });
-                }
-            }
-            "macro" => {
-                if let Some((name, parameters)) = body.split_once('(') {
-                    let parameters = parameters.trim_end().trim_end_matches(')');
-                    within = Some(name.trim().to_owned());
-                    found.push(Statement::Macro {
-                        name: name.trim().to_owned(),
-                        parameters: arguments(parameters)
-                            .iter()
-                            .map(|p| p.split('=').next().unwrap_or(p).trim().to_owned())
-                            .collect(),
-                    });
-                }
-            }
-            "endmacro" => within = None,
-            _ => {}
-        }
-    }
-    found
-}
-
-/// The arguments of every call of a macro.
-fn calls(source: &str, name: &str) -> Vec<Vec<String>> {
-    let mut found = Vec::new();
-    for (at, _) in source.match_indices(name) {
-        let before = source.get(..at).and_then(|text| text.chars().next_back());
-        if before.is_some_and(|char| char.is_alphanumeric() || char == '_' || char == '.') {
-            continue;
-        }
-        let Some(rest) = source.get(at + name.len()..).and_then(|text| text.strip_prefix('('))
-        else {
-            continue;
-        };
-        let mut depth = 1;
-        let end = rest.find(|char| {
-            match char {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                _ => {}
-            }
-            depth == 0
+            Node::Statement(_) => {}
         });
-        found.push(arguments(rest.get(..end.unwrap_or(rest.len())).unwrap_or_default()));
+        found
     }
-    found
+
+    /// Whether there is a loop over content; `None` where the engine's search fails.
+    fn content_loop(&self) -> Option<bool> {
+        let messages = self.messages()?;
+        let is_content =
+            |value: &Expr<'_>| messages.iter().any(|name| is_access(value, name, Some("content")));
+        let mut within = BTreeSet::new();
+        let mut by_macro = BTreeSet::new();
+        for macro_ in &self.macros {
+            let given = self.given_content(macro_, is_content);
+            for statement in &macro_.body {
+                for loop_ in &Search::of(statement).loops {
+                    within.insert(id(loop_));
+                    if name_of(&loop_.iter).is_some_and(|name| given.contains(name)) {
+                        by_macro.insert(id(loop_));
+                    }
+                }
+            }
+        }
+        let found = self.loops.iter().find(|loop_| {
+            is_content(&loop_.iter)
+                || by_macro.contains(&id(loop_))
+                || !within.contains(&id(loop_)) && name_of(&loop_.iter) == Some("content")
+        });
+        found.map_or(Some(false), |loop_| name_of(&loop_.target).map(|_| true))
+    }
+
+    /// What loops over messages call each of them.
+    fn messages(&self) -> Option<Vec<&'t str>> {
+        let mut lists = vec!["messages"];
+        let mut at = 0;
+        while let Some(list) = lists.get(at).copied() {
+            for (target, value) in &self.sets {
+                if is_access(value, list, None) {
+                    let name = name_of(target)?;
+                    if !lists.contains(&name) {
+                        lists.push(name);
+                    }
+                }
+            }
+            at += 1;
+        }
+        let over = self
+            .loops
+            .iter()
+            .filter(|loop_| lists.iter().any(|list| is_access(&loop_.iter, list, None)));
+        over.map(|loop_| name_of(&loop_.target)).collect()
+    }
+
+    /// Parameters of a macro that are given a message's content.
+    fn given_content(
+        &self,
+        macro_: &'t Macro<'t>,
+        is_content: impl Fn(&Expr<'_>) -> bool,
+    ) -> BTreeSet<&'t str> {
+        let names: Vec<&str> = macro_.args.iter().filter_map(name_of).collect();
+        let calls = self.calls.iter().filter(|(name, _)| *name == macro_.name);
+        let mut given = BTreeSet::new();
+        for (at, argument) in calls.flat_map(|(_, arguments)| arguments.iter().enumerate()) {
+            let (name, value) = match argument {
+                CallArg::Pos(value) => (names.get(at), value),
+                CallArg::Kwarg(key, value) => (names.iter().find(|name| *name == key), value),
+                CallArg::PosSplat(_) | CallArg::KwargSplat(_) => continue,
+            };
+            given.extend(name.filter(|_| is_content(value)).copied());
+        }
+        given
+    }
 }
 
-/// Splits at the commas that are outside of brackets.
-fn arguments(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut depth = 0;
-    let mut current = String::new();
-    for char in text.chars() {
-        match char {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            ',' if depth == 0 => {
-                found.push(std::mem::take(&mut current).trim().to_owned());
-                continue;
-            }
-            _ => {}
-        }
-        current.push(char);
+/// Tells loops apart by where they stand.
+fn id(loop_: &ForLoop<'_>) -> usize {
+    std::ptr::from_ref(loop_).addr()
+}
+
+fn name_of<'t>(node: &'t Expr<'t>) -> Option<&'t str> {
+    match node {
+        Expr::Var(name) => Some(name.id),
+        _ => None,
     }
-    if !current.trim().is_empty() {
-        found.push(current.trim().to_owned());
-    }
-    found
 }
 
 /// Whether an expression is a variable, or an attribute of it, under filters, tests and slices.
-fn is_access(expression: &str, variable: &str, key: Option<&str>) -> bool {
-    let mut expression = expression.trim();
-    loop {
-        let shorter = expression
-            .rsplit_once('|')
-            .map(|(value, _)| value)
-            .or_else(|| expression.split_once(" is ").map(|(value, _)| value))
-            .or_else(|| {
-                let (value, slice) = expression.strip_suffix(']')?.rsplit_once('[')?;
-                slice.contains(':').then_some(value)
-            });
-        match shorter {
-            Some(value) => expression = value.trim(),
-            None => break,
+fn is_access(node: &Expr<'_>, variable: &str, key: Option<&str>) -> bool {
+    let is_variable = |node: &Expr<'_>| name_of(node) == Some(variable);
+    match (node, key) {
+        (Expr::Filter(filter), _) => {
+            filter.expr.as_ref().is_some_and(|node| is_access(node, variable, key))
         }
-    }
-    let Some(rest) = expression.strip_prefix(variable) else { return false };
-    match key {
-        None => rest.is_empty(),
-        Some(key) => {
-            rest.strip_prefix('.') == Some(key)
-                || rest
-                    .strip_prefix('[')
-                    .and_then(|rest| rest.strip_suffix(']'))
-                    .map(|rest| rest.trim().trim_matches(['"', '\'']))
-                    == Some(key)
+        (Expr::Test(test), _) => is_access(&test.expr, variable, key),
+        (Expr::Slice(slice), _) => is_access(&slice.expr, variable, key),
+        (node, None) => is_variable(node),
+        (Expr::GetAttr(access), Some(key)) => access.name == key && is_variable(&access.expr),
+        (Expr::GetItem(access), Some(key)) => {
+            let is_key = |node: &Expr<'_>| match node {
+                Expr::Const(constant) => constant.value.as_str() == Some(key),
+                _ => false,
+            };
+            is_key(&access.subscript_expr) && is_variable(&access.expr)
         }
+        _ => false,
     }
 }
 
@@ -256,7 +183,10 @@ mod tests {
                 "{% set loop_messages = messages %}{% for m in loop_messages %}\
                  {% for c in m[\"content\"] if c %}{% endfor %}{% endfor %}",
             ),
-            (true, "{% for m in messages %}{% set content = m.content %}{% for c in content %}x"),
+            (
+                true,
+                "{% for m in messages %}{% set content = m.content %}{% for c in content %}x{% endfor %}{% endfor %}",
+            ),
             (
                 true,
                 "{% macro show(text) %}{% for c in text %}{% endfor %}{% endmacro %}\
@@ -268,6 +198,20 @@ mod tests {
                  {% for m in messages %}{{ show(m.role) }}{% endfor %}",
             ),
             (false, "{% for m in messages %}{% for t in m.tool_calls %}{% endfor %}{% endfor %}"),
+            (false, "{# {% for c in content %} #}{{ '{% for c in content %}' }}"),
+            (false, "{% for m in messages %}{% for c in m.content ~ '' %}{% endfor %}{% endfor %}"),
+            (
+                true,
+                "{% for m in messages[:-1] | list %}{{ 'x' if m }}{% for c in m['content'][0:2] %}x{% endfor %}{% endfor %}",
+            ),
+            (
+                true,
+                "{% macro show(a, text=none) %}{% for c in text %}{% endfor %}{% endmacro %}\
+                 {% for m in messages %}{{ show(1, text=m.content) }}{% endfor %}",
+            ),
+            // The engine's search fails here, and then it takes strings.
+            (false, "{% set ns.a = messages %}{% for c in content %}{% endfor %}"),
+            (false, "{% for m in messages %}{% for a, b in m.content %}{% endfor %}{% endfor %}"),
         ] {
             assert_eq!(takes_parts(source), parts, "{source}");
         }

@@ -13,6 +13,7 @@ pub(crate) mod hub_config;
 pub(crate) mod hub_models;
 pub(crate) mod lay_out;
 pub(crate) mod safe_cuts;
+pub(crate) mod syntax;
 pub(crate) mod tokenizer_json;
 
 use crate::prepare::files::ModelFiles;

@@ -13,6 +13,8 @@ pub(crate) mod tools;
 use std::fmt;
 use std::ops::Range;
 
+#[cfg(feature = "preprocess")]
+use minijinja::machinery::ast::Stmt;
 use minijinja::machinery::parse;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
@@ -278,6 +280,13 @@ fn describe(error: &Error) -> String {
 }
 
 /// As `transformers` sets up Jinja2.
+/// Shows the syntax tree of a template as the engine has it; `None` if it can't be parsed.
+#[cfg(feature = "preprocess")]
+pub(crate) fn parsed<T>(source: &str, see: impl FnOnce(&Stmt<'_>) -> T) -> Option<T> {
+    let source = as_the_engine_has_it(source);
+    parse(&source, CHAT, syntax()).ok().map(|tree| see(&tree))
+}
+
 fn syntax() -> SyntaxConfig {
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     syntax.unwrap_or_default()
