@@ -38,7 +38,8 @@ pub use prepare::files::ModelFiles;
 #[cfg(feature = "preprocess")]
 pub use prepare::{preprocess, preprocess_for};
 pub use reader::beginnings::{Beginnings, Found};
-pub use reader::prompter::{End, Prefix, Prompter, Reach, Tokens};
+pub use reader::prefix::{End, Prefix, Reach, Tokens};
+pub use reader::prompter::Prompter;
 pub use reader::{Body, KnownModel, Large, Read, Reader, Unread};
 pub use request::Request;
 pub use request::api::Api;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use minijinja::machinery::ast::{CallArg, Expr, ForLoop, Macro, Stmt};
 
 use crate::prepare::syntax::{Node, visit};
-use crate::template::parsed;
+use crate::template::source::parsed;
 
 /// Whether the template goes over the parts of a message's content ("openai" in vLLM's words).
 ///

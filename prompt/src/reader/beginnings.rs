@@ -20,8 +20,10 @@ use serde_json::value::RawValue;
 use siphasher::sip128::SipHasher13;
 
 use crate::json::Text as JsonText;
+use crate::reader::known_start::KnownStart;
 use crate::reader::memo::AsItIs;
-use crate::reader::prompter::{Known, Prefix, Prompter, Reach};
+use crate::reader::prefix::{Prefix, Reach};
+use crate::reader::prompter::Prompter;
 use crate::request::Request;
 use crate::template::script::Shape;
 use warmpath_routing::digest::{Digest, secret};
@@ -68,7 +70,7 @@ struct Beginning {
     root: Fingerprint,
     limit: usize,
     shape: Shape,
-    known: Known,
+    known: KnownStart,
     uses: Cell<u32>,
     /// So many of the next questions are read to their ends.
     whole: Cell<u32>,

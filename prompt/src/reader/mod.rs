@@ -3,8 +3,10 @@
 pub(crate) mod beginnings;
 mod body;
 mod known_model;
+mod known_start;
 mod large;
 pub(crate) mod memo;
+pub(crate) mod prefix;
 pub(crate) mod prompter;
 mod ratio;
 mod read;
@@ -26,7 +28,8 @@ use crate::request::Request;
 use crate::request::api::Api;
 use crate::request::requested::model_in_body;
 use beginnings::Beginnings;
-use prompter::{End, Prefix, Prompter, Reach};
+use prefix::{End, Prefix, Reach};
+use prompter::Prompter;
 use ratio::Ratio;
 
 /// Beginnings of bodies may take this part of what a memo may take.

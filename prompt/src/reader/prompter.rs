@@ -1,9 +1,8 @@
 //! A model with its memo: from a request to its prefix.
 
+use super::prefix::{End, Prefix, Tokens};
 use crate::template::text::{Media, Text};
 use std::borrow::Cow;
-
-use siphasher::sip128::SipHasher13;
 
 use crate::dialect::Engine;
 use crate::error::PromptError;
@@ -12,14 +11,12 @@ use crate::reader::memo::{self, Memo, Walk};
 use crate::request::api::Api;
 use crate::request::{Prompt, Request};
 use crate::sglang;
-use crate::template::render::{render, shape};
-use crate::template::script::Shape;
+use crate::template::render::render;
 use crate::tokenizer::Stop;
 use crate::tokenizer::bpe::Scratch;
 use crate::tokenizer::spaces::Opening;
 use crate::tokenizer::stretch::Stretches;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Chain, Fingerprint, Key};
-use warmpath_routing::recent::is_little;
 
 /// Bytes per token that are assumed where none were counted.
 const BYTES_PER_TOKEN: usize = 4;
@@ -33,97 +30,20 @@ const ENOUGH_BYTES: usize = 1 << 10;
 const MOST_COLD_BYTES: usize = 1 << 20;
 
 /// Keys for which there is room from the start.
-const MOST_ROOM: usize = 512;
-
-/// Bytes after a known start that are tokenized each time: to keep them, which are mostly others
-/// each time, would cost about as much.
-const MOST_BRIEF: usize = 512;
-
-/// Bytes after a known start that may be left out. A token has a byte at least.
-const MOST_LEFT_OUT: usize = 256;
-
-/// Bytes between the end of a stretch and the last cut before a question: mostly less than a stretch
-/// has.
-const MOST_TO_CUT: usize = 2 << 10;
-
-/// Bytes after the last stretch that is read: there is always more to come than what it needs.
-const LOOK_AHEAD: usize = 1 << 10;
-
-/// The prefix of a request's prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// The key of each full block, from the start.
-    pub keys: Vec<Key>,
-    /// Tokens whose ids are known; at most the limit.
-    pub tokens: usize,
-    /// Tokens of the whole prompt: counted if `exact`, else estimated.
-    pub prompt_tokens: usize,
-    /// Whether `prompt_tokens` was counted.
-    pub exact: bool,
-    /// Why the known tokens end where they do.
-    pub end: End,
-    /// A hash of what comes after them, where that is little and was left out ([`Reach::News`]).
-    pub left_out: Option<u128>,
-}
-
-/// How far a prompt is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// To the first block that not all who begin like it share, where little comes after that. Held
-    /// prefixes are closed: if nobody holds that block, nobody holds what comes after it.
-    News,
-    /// To its end, or the limit.
-    Whole,
-}
-
-/// All about a prompt, for a person and for a simulated engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tokens {
-    /// The rendered text; none for a prompt of token ids.
-    pub text: Option<String>,
-    /// The token ids, up to the limit.
-    pub ids: Vec<u32>,
-    /// Why they end where they do.
-    pub end: End,
-}
-
-/// Why a prefix ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum End {
-    /// The whole prompt is known.
-    Complete,
-    /// As many tokens as were asked for.
-    Limit,
-    /// An image, audio or another part that isn't text.
-    Media,
-    /// A word too long to be tokenized in a proxy.
-    Word,
-}
-
-impl End {
-    /// A stable name for metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::Limit => "limit",
-            Self::Media => "media",
-            Self::Word => "word",
-        }
-    }
-}
+pub(super) const MOST_ROOM: usize = 512;
 
 /// Where a text is tokenized from, and what came before.
-struct Start {
-    chain: Chain,
-    keys: Vec<Key>,
-    walk: Walk,
+pub(super) struct Start {
+    pub(super) chain: Chain,
+    pub(super) keys: Vec<Key>,
+    pub(super) walk: Walk,
     /// What begins here.
-    opening: Opening,
+    pub(super) opening: Opening,
     /// Bytes of the prompt before the text, and bytes after what is read of it that aren't in it.
-    before: usize,
-    unseen: usize,
+    pub(super) before: usize,
+    pub(super) unseen: usize,
     /// What is read is looked up in the memo, and kept there.
-    memo: bool,
+    pub(super) memo: bool,
 }
 
 /// Tokens of a text of so many bytes, where so many are in its first ones. A `usize` has 32 bits in a
@@ -133,45 +53,14 @@ fn in_proportion(length: usize, tokens: usize, bytes: usize) -> usize {
     usize::try_from(all).unwrap_or(usize::MAX)
 }
 
-/// A place in a text, and what its prompt comes to up to there.
-#[derive(Clone, Copy)]
-struct Here {
-    before: usize,
-    opening: Opening,
-    keys: usize,
-    chain: Chain,
-    walk: Walk,
-}
-
-/// What a prompt starts with, as far as that is tokenized, and the rest of it that isn't.
-pub(crate) struct Known {
-    /// From the last stretch's end on.
-    text: Box<str>,
-    keys: Box<[Key]>,
-    /// Where the last stretch ends.
-    stretch: Here,
-    /// Where the last safe cut after that is, if there is one.
-    cut: Option<Here>,
-    /// Bytes of the rest beyond the limit, which aren't in the text.
-    unseen: usize,
-    marked: bool,
-}
-
-impl Known {
-    /// Bytes that it takes, about.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.text.len() + size_of_val(&*self.keys)
-    }
-}
-
 /// A model and what it tokenized before: one per worker and model.
 pub struct Prompter {
-    model: Model,
-    memo: Memo,
-    scratch: Scratch,
-    ids: Vec<u32>,
-    hits: u64,
-    misses: u64,
+    pub(super) model: Model,
+    pub(super) memo: Memo,
+    pub(super) scratch: Scratch,
+    pub(super) ids: Vec<u32>,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
 }
 
 impl Prompter {
@@ -240,7 +129,7 @@ impl Prompter {
     }
 
     /// Before any text, with room for so many keys.
-    fn start(&self, root: Fingerprint, marked: bool, keys: usize) -> Start {
+    pub(super) fn start(&self, root: Fingerprint, marked: bool, keys: usize) -> Start {
         let mut chain = Chain::from_root(root);
         let mut keys = Vec::with_capacity(keys.min(MOST_ROOM));
         if marked {
@@ -252,7 +141,7 @@ impl Prompter {
     }
 
     /// The prefix of a text that goes on from `start`.
-    fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
+    pub(super) fn text_prefix(&mut self, text: &Text<'_>, start: Start, limit: usize) -> Prefix {
         let tokenizer = &self.model.tokenizer;
         let Start { mut chain, mut keys, mut walk, opening, before, unseen, memo } = start;
         let beyond = text.media.map_or(0, |media| media.bytes);
@@ -358,198 +247,6 @@ impl Prompter {
             guess.max(tokens).saturating_add(text.media.map_or(0, Media::tokens))
         };
         Prefix { keys, tokens, prompt_tokens, exact, end, left_out: None }
-    }
-
-    /// What a chat comes to up to its question: what the template makes of it, and its tokens.
-    pub(crate) fn beginning(
-        &mut self,
-        request: &Request<'_>,
-        question: &str,
-        root: Fingerprint,
-        limit: usize,
-        now_unix: i64,
-    ) -> Option<(Shape, Known)> {
-        let Prompt::Chat(chat) = &request.prompt else { return None };
-        let mut shape = shape(&self.model, chat, now_unix)?;
-        let before = std::mem::take(&mut shape.before);
-        let content = [&before, shape.part(question), &shape.after].concat();
-        let text = Text {
-            content: Cow::Owned(content),
-            marked: chat.add_special_tokens,
-            media: None,
-            continued: None,
-        };
-        let known = self.known_start(&text, root, before.len(), limit)?;
-        Some((shape, known))
-    }
-
-    /// How far a text is known whatever comes after its first `to` bytes: to the end of its last
-    /// stretch there, each of which the memo knows, and on to the last safe cut. `None` if it isn't
-    /// known at all. Where a stretch ends may depend on what comes next, if that makes an added token.
-    fn known_start(
-        &mut self,
-        text: &Text<'_>,
-        root: Fingerprint,
-        to: usize,
-        limit: usize,
-    ) -> Option<Known> {
-        let content = text.content.as_ref();
-        let Start { mut chain, mut keys, mut walk, opening, .. } =
-            self.start(root, text.marked, content.len() / 64);
-        let tokenizer = &self.model.tokenizer;
-        let ahead = tokenizer.raw.longest() + 2;
-        let mut stretches = Stretches::new(content, opening);
-        // What is known at the end of the last stretch that is.
-        let mut here = Here { before: 0, opening, keys: keys.len(), chain, walk };
-        let mut end = None;
-        while chain.tokens() < limit {
-            let (stretch, safe) = stretches.advance(tokenizer)?;
-            let before = stretches.position();
-            if !safe || before + ahead > to {
-                break;
-            }
-            let place = walk.then(stretch);
-            let left = limit - chain.tokens();
-            let reaches_limit = if let Some(known) = self.memo.get(&place) {
-                keys.extend_from_slice(&known.keys);
-                chain = known.chain;
-                chain.tokens() >= limit
-            } else {
-                // The memo keeps only what is whole.
-                let (scratch, ids) = (&mut self.scratch, &mut self.ids);
-                ids.clear();
-                let stop = tokenizer.encode_parts(content, &stretches.parts, left, scratch, ids);
-                if stop == Stop::End && ids.len() < left {
-                    break;
-                }
-                true
-            };
-            if reaches_limit {
-                // Nothing is read beyond this one.
-                end = Some(content.floor_char_boundary(before + ahead.max(LOOK_AHEAD)).min(to));
-                break;
-            }
-            here = Here { before, opening: stretches.opening(), keys: keys.len(), chain, walk };
-        }
-        keys.truncate(here.keys);
-        let cut = match end {
-            Some(_) => None,
-            None => self.on_to_cut(content.get(..to)?, here, ahead, limit, &mut keys),
-        };
-        let end = end.unwrap_or(to);
-        (here.before > 0 || cut.is_some()).then_some(())?;
-        Some(Known {
-            text: content.get(here.before..end)?.into(),
-            keys: keys.into(),
-            stretch: here,
-            cut,
-            unseen: to - end,
-            marked: text.marked,
-        })
-    }
-
-    /// From a place on to the last safe cut of a text whose last `ahead` bytes may belong to an
-    /// added token that goes on after it, if that isn't far. Adds its keys.
-    fn on_to_cut(
-        &mut self,
-        text: &str,
-        here: Here,
-        ahead: usize,
-        limit: usize,
-        keys: &mut Vec<Key>,
-    ) -> Option<Here> {
-        let Here { before, mut chain, mut walk, .. } = here;
-        let tokenizer = &self.model.tokenizer;
-        let (cut, opening) = tokenizer.last_cut(text, before, ahead)?;
-        let part = text.get(before..cut).filter(|part| part.len() <= MOST_TO_CUT)?;
-        let left = limit.checked_sub(chain.tokens())?;
-        let mut stretches = Stretches::new(part, here.opening);
-        self.ids.clear();
-        while stretches.advance(tokenizer).is_some() {
-            let (parts, scratch, ids) = (&stretches.parts, &mut self.scratch, &mut self.ids);
-            let stop = tokenizer.encode_parts(part, parts, left, scratch, ids);
-            if stop != Stop::End || ids.len() >= left {
-                return None;
-            }
-        }
-        chain.push(&self.ids, |name| keys.push(name.key()));
-        walk.then(part);
-        Some(Here { before: cut, opening, keys: keys.len(), chain, walk })
-    }
-
-    /// The prefix of a known start and what comes after it.
-    pub(crate) fn prefix_of_known(
-        &mut self,
-        known: &Known,
-        rest: [&str; 2],
-        limit: usize,
-        reach: Reach,
-    ) -> Prefix {
-        // A token has a byte at least, mostly. Where the limit is reached, what comes after it is
-        // estimated by where stretches end, which a cut isn't.
-        let [question, after] = rest;
-        let bytes = known.text.len() + question.len() + after.len();
-        if let Some(cut) = known.cut.filter(|cut| cut.chain.tokens() + bytes < limit) {
-            if reach == Reach::News
-                && let Some(prefix) = self.news(known, cut, rest)
-            {
-                return prefix;
-            }
-            let prefix = self.prefix_from(known, cut, rest, limit);
-            if prefix.exact {
-                return prefix;
-            }
-        }
-        self.prefix_from(known, known.stretch, rest, limit)
-    }
-
-    /// The prefix to the end of the first block that a known start alone doesn't tell, if what comes
-    /// after that seems to be little.
-    fn news(&mut self, known: &Known, cut: Here, rest: [&str; 2]) -> Option<Prefix> {
-        let [question, after] = rest;
-        let left =
-            known.stretch.before + known.text.len() - cut.before + question.len() + after.len();
-        let blocks = cut.chain.tokens() / BLOCK_TOKENS;
-        // As many bytes to a token as there were so far.
-        let end = cut.chain.tokens() + left * cut.chain.tokens() / cut.before.max(1);
-        let tokenizer = &self.model.tokenizer;
-        if left > MOST_LEFT_OUT
-            || !is_little(blocks, end / BLOCK_TOKENS)
-            || tokenizer.lengthens(question)
-        {
-            return None;
-        }
-        let prefix = self.prefix_from(known, cut, rest, (blocks + 1) * BLOCK_TOKENS);
-        match prefix.end {
-            End::Complete => Some(prefix),
-            End::Limit => {
-                // The same everywhere, so that equal prompts have equal ones.
-                let hash = SipHasher13::new().hash(question.as_bytes()).as_u128();
-                let prompt_tokens = prefix.prompt_tokens.max(prefix.tokens + 1);
-                Some(Prefix { left_out: Some(hash), prompt_tokens, ..prefix })
-            }
-            End::Media | End::Word => None,
-        }
-    }
-
-    fn prefix_from(&mut self, known: &Known, here: Here, rest: [&str; 2], limit: usize) -> Prefix {
-        let Here { before, opening, chain, walk, .. } = here;
-        let [question, after] = rest;
-        let text = known.text.get(before - known.stretch.before..).unwrap_or_default();
-        // Of what lies beyond the limit only the length matters.
-        let (content, unseen) = if known.unseen == 0 {
-            (Cow::Owned([text, question, after].concat()), 0)
-        } else {
-            (Cow::Borrowed(text), known.unseen + question.len() + after.len())
-        };
-        let more = (content.len() / 32).min(MOST_ROOM);
-        let mut keys = Vec::with_capacity(here.keys + more);
-        keys.extend_from_slice(known.keys.get(..here.keys).unwrap_or_default());
-        self.hits += chain.tokens() as u64;
-        let memo = self.memo.is_on() && content.len() > MOST_BRIEF;
-        let text = Text { content, marked: known.marked, media: None, continued: None };
-        let start = Start { chain, keys, walk, opening, before, unseen, memo };
-        self.text_prefix(&text, start, limit)
     }
 
     /// The rendered text and the token ids; of a long prompt only the first `limit`, if given.

@@ -17,7 +17,7 @@ use crate::model::Model;
 use crate::request::api::Api;
 use crate::request::chat::Chat;
 use crate::request::{Prompt, Request};
-use crate::template::Context;
+use crate::template::context::Context;
 use crate::template::conversation::Conversation;
 use crate::template::script::Shape;
 use crate::template::text::{Text, cut_at_media, documents_of};

@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::request::chat::{Chat, ToolChoice};
 use crate::request::turn::Turn;
 use crate::sglang;
-use crate::template::Context;
+use crate::template::context::Context;
 use crate::template::conversation::{Conversation, Style};
 use crate::template::script::Shape;
 use crate::template::text::{Text, cut_at_media, documents_of};

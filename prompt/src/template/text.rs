@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::error::PromptError;
 use crate::json::Json;
 use crate::model::Model;
-use crate::template::Context;
+use crate::template::context::Context;
 use crate::template::conversation::{Conversation, MEDIA};
 
 /// Tokens that an image or another medium is taken for: its own number is known to the engine only.

@@ -7,7 +7,7 @@ use super::question::{Ask, Ends};
 use super::run::{MAX_BYTES, MAX_ITEMS, Run};
 use super::value::{Bail, List, Of, Result, Value, is_true, text_of};
 use crate::json::tree::Node;
-use crate::template::strip_range;
+use crate::template::strip::strip_range;
 
 impl<'a> Run<'a> {
     pub(crate) fn call(

@@ -5,7 +5,7 @@ use minijinja::Value;
 
 use super::tests::{agree, compiled, messages};
 use crate::json::Json;
-use crate::template::Context;
+use crate::template::context::Context;
 use crate::template::conversation::{Conversation, Style};
 use crate::template::tools::tools;
 

@@ -9,7 +9,7 @@
 use crate::clock::Clock;
 use crate::json::print::is_space;
 use crate::template::strftime::strftime;
-use crate::template::strip;
+use crate::template::strip::strip;
 
 /// Guards of one shape, and bytes of each: published templates ask for a few names.
 const MOST_GUARDS: usize = 32;

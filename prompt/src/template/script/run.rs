@@ -8,7 +8,7 @@ use super::program::{
 use super::question::{Asking, Shape, is_question};
 use super::value::{Bail, List, Of, Result, Value, is_true};
 use crate::json::tree::Tree;
-use crate::template::Context;
+use crate::template::context::Context;
 use crate::template::conversation::{Conversation, Part};
 
 /// Statements, expressions and stretches of text per request, after which the engine may go on.

@@ -15,9 +15,10 @@ use crate::json::tree::Tree;
 use crate::prepare::content_format::takes_parts;
 use crate::request::api::Api;
 use crate::request::{Prompt, Request};
+use crate::template::Template;
+use crate::template::context::Context;
 use crate::template::conversation::{Conversation, Style};
 use crate::template::tools::tools;
-use crate::template::{Context, Template};
 
 /// The template of a model directory; its tokenizer isn't needed.
 fn template_of(dir: &Path) -> Option<Template> {
