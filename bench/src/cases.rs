@@ -234,6 +234,7 @@ pub(crate) fn deciding(replicas: u16) -> anyhow::Result<Call> {
         rank: None,
         pool: if slot.is_multiple_of(4) { "demo-us-east" } else { "demo-eu-west" }.into(),
         block_tokens: 16,
+        dropped_tokens: 0,
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),

@@ -81,6 +81,7 @@ pub fn write(args: &Args) -> anyhow::Result<()> {
         pool: "demo-eu-west".into(),
         model: MODEL.into(),
         block_tokens: 16,
+        dropped_tokens: 0,
         state: State::Ready.into(),
         tiers: Vec::new(),
         ends: None,

@@ -115,6 +115,7 @@ fn quoted<'a>(texts: impl IntoIterator<Item = &'a String>) -> String {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
 struct Replica {
     endpoint: String,
     rank: Option<u32>,
@@ -141,6 +142,8 @@ struct Replica {
     other_root: bool,
     #[serde(default)]
     caches_nothing: bool,
+    #[serde(default)]
+    speculates_unsaid: bool,
 }
 
 impl Replica {
@@ -216,6 +219,13 @@ impl Relay {
             let _ = writeln!(
                 text,
                 "  {}: its engine keeps no prefix cache; nothing of it is ever warm.",
+                replica.name()
+            );
+        }
+        for replica in self.replicas.iter().filter(|replica| replica.speculates_unsaid) {
+            let _ = writeln!(
+                text,
+                "  {}: its engine speculates, and its model doesn't say how (`speculative_config`).",
                 replica.name()
             );
         }
@@ -389,7 +399,7 @@ mod tests {
                  "requests_waiting": 1, "requests_running": 2, "other_engine": "sglang"},
                 {"endpoint": "10.0.0.2:8000", "rank": 1, "pool": "p", "state": "READY",
                  "rank_problem": "other_events", "engine_ranks": [2, 3],
-                 "root": "/m/b", "other_root": true, "caches_nothing": true}
+                 "root": "/m/b", "other_root": true, "caches_nothing": true, "speculates_unsaid": true}
             ]
         }))
         .unwrap();
@@ -404,6 +414,7 @@ mod tests {
         assert!(text.contains(other), "{text}");
         assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
         assert!(text.contains("10.0.0.2:8000 rank 1: its engine keeps no prefix cache"), "{text}");
+        assert!(text.contains("10.0.0.2:8000 rank 1: its engine speculates, and"), "{text}");
         assert!(text.contains("rank 1: its engine has the model from \"/m/b\", and"), "{text}");
         assert!(!text.contains("10.0.0.1:8000: its engine"), "{text}");
     }

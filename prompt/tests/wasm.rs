@@ -30,6 +30,7 @@ fn replica(slot: u16) -> Replica {
         rank: None,
         pool: "p".into(),
         block_tokens: 16,
+        dropped_tokens: 0,
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),

@@ -1,6 +1,6 @@
 //! Holds what the relay's view says of an engine against what the engine said that it had cached.
 //!
-//! `cargo run -p warmpath-relay --example hits -- CAPTURE…`: JSON lines, in the order in which they
+//! `cargo run -p warmpath-relay --example hits -- [--drop none|draft|all] CAPTURE…`: JSON lines, in the order in which they
 //! were seen: `{"frame": "<payload in hexadecimal>"}` is a batch of events, `{"ask": [token ids],
 //! "cached": tokens, "how": "a name"}` a request, with the cached tokens of the engine's usage.
 
@@ -11,15 +11,27 @@ use std::io::BufRead;
 
 use serde_json::Value;
 use warmpath_relay::events::decode;
-use warmpath_relay::index::{Changes, Duplicates, Limits, ModelScope, View};
+use warmpath_relay::index::{BlockDrop, Changes, Duplicates, Limits, ModelScope, View};
+use warmpath_routing::cost::cached_tokens;
 use warmpath_routing::fingerprint::{Chain, Scope};
 
 const TOKENIZER: [u8; 32] = [0; 32];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    for path in std::env::args().skip(1) {
+    let mut drop = BlockDrop::None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(path) = arguments.next() {
+        if path == "--drop" {
+            drop = match arguments.next().as_deref() {
+                Some("none") => BlockDrop::None,
+                Some("draft") => BlockDrop::Draft,
+                Some("all") => BlockDrop::All,
+                other => return Err(format!("--drop {other:?}").into()),
+            };
+            continue;
+        }
         let scope = ModelScope { version: "1".into(), tokenizer_hash: TOKENIZER };
-        let mut view = View::new(scope.into(), Duplicates::Count, Limits::default());
+        let mut view = View::new(scope.into(), Duplicates::Count, Limits::default()).dropping(drop);
         let mut changes = Changes::default();
         // By class: requests, exact, over, under.
         let mut classes: BTreeMap<String, [u32; 4]> = BTreeMap::new();
@@ -78,17 +90,15 @@ fn expected(view: &View, tokens: &[u32]) -> u32 {
     let mut keys = Vec::new();
     Chain::new(&scope).push(tokens, |fingerprint| keys.push(fingerprint.key()));
     let held = keys.iter().take_while(|key| view.holds(key)).count();
-    let cached = |blocks: usize| {
-        warmpath_routing::cost::cached_tokens(
-            blocks as u32,
-            view.block_tokens(),
-            tokens.len() as u32,
-        )
-    };
+    let dropped = view.dropped_tokens();
+    let drops_last = view.ends().is_some() && dropped > 0;
+    let most = tokens.len().saturating_sub(usize::from(!drops_last));
+    let cached =
+        |blocks: usize| cached_tokens(blocks as u32, view.block_tokens(), dropped, most as u32);
     if view.ends().is_none() {
         return cached(held);
     }
-    let last = held.min(tokens.len().saturating_sub(1) / 16);
+    let last = held.min(most / 16);
     let end = (1..=last).rev().find(|&blocks| view.ends_at(&keys[blocks - 1]));
     end.map_or(0, cached)
 }

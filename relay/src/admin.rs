@@ -224,6 +224,7 @@ fn render(summary: &Summary) -> String {
         gauge "silent_under_load" "Whether the engine runs requests but publishes no events." |r| f64::from(u8::from(r.silent_under_load));
         gauge "wrong_model" "Whether the engine serves another model than it is said to." |r| f64::from(u8::from(r.wrong_model.is_some()));
         gauge "other_root" "Whether another replica of its model has it from elsewhere." |r| f64::from(u8::from(r.other_root));
+        gauge "speculates_unsaid" "Whether the engine speculates and its model's configuration doesn't say how." |r| f64::from(u8::from(r.speculates_unsaid));
         gauge "caches_nothing" "Whether the engine says that it keeps no prefix cache." |r| f64::from(u8::from(r.caches_nothing));
         gauge "asleep" "Whether the engine sleeps." |r| f64::from(u8::from(r.asleep.is_some()));
         gauge "rank_problem" "Whether the engine's data-parallel ranks are others than configured." |r| f64::from(u8::from(r.rank_problem.is_some()));

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::adapters::Adapters;
 use crate::config::Events;
 use crate::counters::Counters;
-use crate::index::{Limits, ModelScope, View};
+use crate::index::{BlockDrop, Limits, ModelScope, View};
 use crate::listing::{Asking, Listings};
 use crate::load::{Alarms, Poller, Polling};
 use crate::message::{Message, ReplicaId, Sender};
@@ -37,6 +37,8 @@ pub(crate) struct Spec {
     /// Its engine's kind.
     pub(crate) engine: &'static str,
     pub(crate) scope: Arc<ModelScope>,
+    /// What its engine drops of its hits, where its model says how it speculates.
+    pub(crate) drop: Option<BlockDrop>,
     pub(crate) draining: bool,
     pub(crate) store: Option<String>,
     pub(crate) weight: u16,
@@ -82,7 +84,9 @@ impl Spec {
             store: self.store.clone(),
             weight: self.weight,
             adapters: self.adapters.clone(),
-            view: View::new(Arc::clone(&self.scope), duplicates, self.limits),
+            says_speculation: self.drop.is_some(),
+            view: View::new(Arc::clone(&self.scope), duplicates, self.limits)
+                .dropping(self.drop.unwrap_or_default()),
             counters: Arc::clone(counters),
         }
     }

@@ -65,6 +65,8 @@ pub(crate) struct Page {
     /// Whether it keeps a prefix cache, where it says so: `vllm:cache_config_info`, whose labels are
     /// the fields of its `CacheConfig` (vLLM 0.32.0, `config/cache.py`, `metrics_info`).
     pub(crate) caches: Option<bool>,
+    /// It speculates: vLLM 0.32.0 (`v1/spec_decode/metrics.py`) has such counters only then.
+    pub(crate) speculates: bool,
 }
 
 /// Whose a gauge is.
@@ -84,6 +86,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     let mut ranks = BTreeSet::new();
     let mut sleep = None;
     let mut caches = None;
+    let mut speculates = false;
     let mut complete = true;
     let mut kind = None;
     for line in text.lines() {
@@ -121,7 +124,10 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
                 }
                 continue;
             }
-            _ => continue,
+            _ => {
+                speculates |= name.starts_with("vllm:spec_decode_");
+                continue;
+            }
         };
         if let Owner::Rank(number) = owner
             && ranks.len() < MAX_RANKS
@@ -148,7 +154,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
             sum.1 |= found;
         }
     }
-    Page { load: sum.1.then_some(sum.0), engines, sleep, caches }
+    Page { load: sum.1.then_some(sum.0), engines, sleep, caches, speculates }
 }
 
 /// Kinds of engines, as the names of their metrics begin.
@@ -221,6 +227,15 @@ mod tests {
         assert_eq!(page("None").caches, None, "what isn't known isn't told");
         assert!(page("False").engines.ranks.is_empty(), "the label is no rank's load");
         assert_eq!(parse("vllm:num_requests_running 1\n", Rank::default()).caches, None);
+    }
+
+    #[test]
+    fn reads_whether_vllm_speculates() {
+        let text = "vllm:num_requests_running{engine=\"0\"} 1.0\n";
+        assert!(!parse(text, Rank::default()).speculates);
+        // From its start on, at 0.
+        let counter = "vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"} 0.0\n";
+        assert!(parse(&format!("{text}{counter}"), Rank::default()).speculates);
     }
 
     #[test]

@@ -216,6 +216,7 @@ mod tests {
             adapters: names(&["alias"]),
             from_engine: true,
             serving: warmpath_prompt::Serving::default(),
+            drop: None,
         };
         listings.configure(&[model]);
         assert_eq!(loaded(VLLM), Some(names(&["alias", "sql"])));

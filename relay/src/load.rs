@@ -137,6 +137,7 @@ impl Poller {
         let mut told = Engines::default();
         let mut told_sleep = None;
         let mut told_caches = None;
+        let mut told_speculates = false;
         loop {
             let start = Instant::now();
             let looks = pulse.due <= start || !pulse.is_well();
@@ -188,6 +189,14 @@ impl Poller {
                 told_caches = Some(caches);
                 let caches = Message::Caches { replica: self.replica, caches };
                 if self.state.send(caches).await.is_err() {
+                    return;
+                }
+            }
+            let speculates = page.as_ref().map_or(told_speculates, |page| page.speculates);
+            if speculates != told_speculates {
+                told_speculates = speculates;
+                let speculates = Message::Speculates { replica: self.replica, speculates };
+                if self.state.send(speculates).await.is_err() {
                     return;
                 }
             }

@@ -34,6 +34,8 @@ pub enum Message {
     Sleep { replica: ReplicaId, sleep: Option<Sleep> },
     /// Its engine says whether it keeps a prefix cache.
     Caches { replica: ReplicaId, caches: bool },
+    /// Its engine speculates, or not.
+    Speculates { replica: ReplicaId, speculates: bool },
     /// Many batches were of another rank, and none of its own.
     OtherRank { replica: ReplicaId, rank: u32 },
     /// Its engine serves the model that it is said to, and which adapters it has loaded, where its

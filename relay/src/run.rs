@@ -275,6 +275,7 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
             model: config.models.get(replica.model)?.name.clone(),
             engine: config.models.get(replica.model)?.serving.engine.name(),
             scope: Arc::clone(scopes.get(replica.model)?),
+            drop: config.models.get(replica.model)?.drop,
             draining: replica.draining,
             store: replica.store.clone(),
             weight: replica.weight,
@@ -369,6 +370,7 @@ mod tests {
             adapters: Vec::new(),
             from_engine: false,
             serving: warmpath_prompt::Serving::default(),
+            drop: None,
         };
         let models = [model];
         let unsupported: Build = |_, _| Err(Unbuilt::Unsupported("Unigram".into()));

@@ -87,6 +87,7 @@ mod tests {
             rank: None,
             pool: "p".into(),
             block_tokens: 16,
+            dropped_tokens: 0,
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),

@@ -1,5 +1,6 @@
 //! What is known of the world when a decision is taken.
 
+use crate::cost::cached_tokens;
 use crate::fingerprint::Scope;
 
 /// One place that a request can be sent to.
@@ -15,6 +16,9 @@ pub struct Replica {
     pub pool: String,
     /// Tokens of one engine block; 0 while unknown.
     pub block_tokens: u32,
+    /// Tokens at the end of what it finds cached that it computes anew, speculating by the model's
+    /// own hidden states (EAGLE, MTP): a block; 0 if it uses all that it finds.
+    pub dropped_tokens: u32,
     /// Whether it may be used.
     pub state: ReplicaState,
     /// What it can take beside others, in hundredths of a plain replica: twice as much at 200.
@@ -72,6 +76,16 @@ impl Replica {
     pub fn has_adapter(&self, adapter: &str) -> bool {
         let loaded = |all: &Vec<String>| all.iter().any(|loaded| loaded == adapter);
         adapter.is_empty() || self.adapters.as_ref().is_none_or(loaded)
+    }
+
+    /// The tokens of a prompt that its engine will really find cached, holding the first `blocks`
+    /// blocks of 16 of it: see [`cached_tokens`].
+    pub fn cached_tokens(&self, blocks: u32, prompt_tokens: u32) -> u32 {
+        // vLLM 0.32.0 (`v1/core/kv_cache_coordinator.py`): with several groups the block that is
+        // dropped may be the prompt's last, whole one.
+        let drops_last = self.ends.is_some() && self.dropped_tokens > 0;
+        let most = prompt_tokens.saturating_sub(u32::from(!drops_last));
+        cached_tokens(blocks, self.block_tokens, self.dropped_tokens, most)
     }
 
     /// Names the place that serves, whatever its cache's life: what is known of its health and of

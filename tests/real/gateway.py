@@ -124,7 +124,9 @@ class Gateway:
             if good == 8:
                 return
             time.sleep(0.2)
-        raise Failed(f"the filter is not ready: last answer {answer.status} {answer.explain} {answer.body[:300]}")
+        warnings = [line for line in self.processes[0].log.read_text(errors="replace").splitlines() if " WARN " in line]
+        raise Failed(f"the filter is not ready: last answer {answer.status} {answer.explain} {answer.body[:300]};"
+                     f" the relay's last warning: {warnings[-1:]}")
 
     def post(self, path, body, headers=None):
         """Sends one request on a connection of its own, so that all workers get some."""

@@ -28,7 +28,8 @@ def copy_tokenizer(source, out):
         if path.suffix == ".gz":
             (out / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
         elif path.suffix in (".json", ".jinja", ".model") and path.name not in ("config.json", "model.safetensors"):
-            shutil.copy(path, out / path.name)
+            # Not its mode, too: what is copied is changed.
+            shutil.copyfile(path, out / path.name)
 
 
 def make(kind, source, out):
@@ -37,6 +38,10 @@ def make(kind, source, out):
     import transformers
 
     copy_tokenizer(source, out)
+    if kind == "deepseek-tokenizer":
+        # transformers goes by the file for DeepSeek's own models, but not for a llama with their tokenizer.
+        path = out / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "TokenizersBackend"}))
     torch.manual_seed(0)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     eos = tokenizer.eos_token_id

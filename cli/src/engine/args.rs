@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 
 use super::event::{Form, HashForm};
+use warmpath_relay::config::Speculation;
+use warmpath_relay::index::BlockDrop;
+
 use crate::serving;
 
 /// The options, boxed: they are many.
@@ -48,6 +51,10 @@ pub(crate) struct Options {
     /// Keep no prefix cache: nothing is found again, and no event comes
     #[arg(long)]
     pub(super) no_enable_prefix_caching: bool,
+    /// Speculation as in vLLM, in JSON. SIMULATED of it is only what it does to the cache: with mtp, eagle
+    /// and their like a hit's last block is computed anew
+    #[arg(long, value_name = "JSON", value_parser = speculation)]
+    pub(super) speculative_config: Option<Speculation>,
     /// Most tokens of prompt and answer [default: 32768, or what the cache holds]
     #[arg(long, value_name = "TOKENS")]
     pub(super) max_model_len: Option<usize>,
@@ -127,6 +134,10 @@ pub(crate) struct Options {
     pub(super) fault_reset_over: Option<u64>,
 }
 
+fn speculation(json: &str) -> Result<Speculation, String> {
+    serde_json::from_str(json).map_err(|error| error.to_string())
+}
+
 /// Limits of what is sensible to simulate.
 const BLOCK_SIZE: std::ops::RangeInclusive<usize> = 1..=4096;
 const BLOCKS: std::ops::RangeInclusive<usize> = 1..=1 << 24;
@@ -140,6 +151,7 @@ impl Options {
         let blocks = self.num_gpu_blocks_override;
         ensure!(BLOCKS.contains(&blocks), "--num-gpu-blocks-override must be in {BLOCKS:?}");
         self.ranks()?;
+        self.drops_block()?;
         ensure!(self.max_num_seqs > 0, "--max-num-seqs must be at least 1");
         ensure!(self.output_tokens > 0, "--output-tokens must be at least 1");
         for (name, value) in [
@@ -158,6 +170,14 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    /// Whether a hit's last block is computed anew.
+    pub(super) fn drops_block(&self) -> anyhow::Result<bool> {
+        let Some(speculation) = &self.speculative_config else { return Ok(false) };
+        let drop = speculation.block_drop();
+        let drop = drop.map_err(|(field, what)| anyhow!("--speculative-config: {field} {what}"))?;
+        Ok(drop != BlockDrop::None)
     }
 
     /// The ranks behind this API, by their numbers among all, as vLLM 0.32.0 tells them

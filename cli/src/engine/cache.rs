@@ -117,6 +117,8 @@ pub(crate) struct Cache {
     block_size: usize,
     /// Blocks get names, by which they are found again.
     names: bool,
+    /// Blocks at the end of a hit that are computed anew.
+    dropped: usize,
     blocks: Vec<Block>,
     /// Blocks that nobody uses, the one to go next first.
     free: BTreeMap<u64, usize>,
@@ -131,6 +133,7 @@ impl Cache {
         Self {
             block_size,
             names: true,
+            dropped: 0,
             blocks: (0..blocks)
                 .map(|index| Block { freed: index as u64, ..Block::default() })
                 .collect(),
@@ -146,6 +149,13 @@ impl Cache {
     /// `enable_caching`) no block gets a name, so that nothing is found again and no event comes.
     pub(crate) fn without_prefixes(self) -> Self {
         Self { names: false, ..self }
+    }
+
+    /// The same for an engine that speculates by hidden states (EAGLE, MTP): as in vLLM (0.32.0,
+    /// `v1/core/single_type_kv_cache_manager.py`, `drop_eagle_block`) the last block that is found is
+    /// computed anew.
+    pub(crate) fn dropping_last(self) -> Self {
+        Self { dropped: 1, ..self }
     }
 
     /// Whether prefixes are found again.
@@ -185,7 +195,8 @@ impl Cache {
             let Some(&copy) = self.held.get(hash).and_then(|copies| copies.first()) else { break };
             blocks.push(copy);
         }
-        let hit_blocks = blocks.len();
+        let hit_blocks = blocks.len().saturating_sub(self.dropped);
+        blocks.truncate(hit_blocks);
         if report && hit_blocks > 0 {
             self.events.push(prompt.stored(0, hit_blocks));
         }

@@ -57,6 +57,17 @@ fn a_followers_prefix_is_a_hit_in_full_blocks_and_never_its_last_token() {
 }
 
 #[test]
+fn one_that_drops_computes_the_last_block_of_a_hit_anew() {
+    let mut cache = Cache::new(4, 100).dropping_last();
+    assert_eq!(serve(&mut cache, prompt(0..13, 4)), 0);
+    cache.take_events();
+    assert_eq!(serve(&mut cache, prompt(0..13, 4)), 8, "12 are cached");
+    assert_eq!(hashes(&cache.take_events()).0.len(), 1, "a copy of the third block");
+    assert_eq!(serve(&mut cache, prompt(0..12, 4)), 4, "the block of the last token, and one");
+    assert_eq!(serve(&mut cache, prompt(0..6, 4)), 0);
+}
+
+#[test]
 fn a_hit_emits_nothing_and_a_tail_names_its_parent() {
     let mut cache = Cache::new(4, 100);
     serve(&mut cache, prompt(0..9, 4));

@@ -98,7 +98,12 @@ impl Counters {
 }
 
 /// The page in Prometheus' text form.
-pub(crate) fn page(ranks: &[Arc<Rank>], model: &str, block_size: usize) -> String {
+pub(crate) fn page(
+    ranks: &[Arc<Rank>],
+    model: &str,
+    block_size: usize,
+    speculates: bool,
+) -> String {
     let mut page = Page { out: String::with_capacity(8192), ranks, model };
     page.family("num_requests_running", "gauge", "Number of requests in model execution batches.");
     page.each("num_requests_running", "", Rank::running);
@@ -146,6 +151,12 @@ pub(crate) fn page(ranks: &[Arc<Rank>], model: &str, block_size: usize) -> Strin
         page.line("time_to_first_token_seconds_bucket", ",le=\"+Inf\"", rank, count);
         page.line("time_to_first_token_seconds_count", "", rank, count);
         page.line("time_to_first_token_seconds_sum", "", rank, seconds);
+    }
+
+    if speculates {
+        // No draft is ever made here; vLLM has the counter from its start on.
+        page.family("spec_decode_num_drafts_total", "counter", "Number of spec decoding drafts.");
+        page.each("spec_decode_num_drafts_total", "", |_| 0);
     }
 
     page.family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");

@@ -133,6 +133,9 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
         if args.no_enable_prefix_caching {
             cache = cache.without_prefixes();
         }
+        if args.drops_block()? {
+            cache = cache.dropping_last();
+        }
         let seats = args.max_num_seqs;
         ranks.push(Arc::new(Rank::new(number, cache, timing, seats, encoding, publisher)));
     }
@@ -145,6 +148,7 @@ async fn app(args: &Options, tokenizer: Tokenizer, address: String) -> anyhow::R
         loras: loras.map(|(name, id)| Lora { name: name.as_str().into(), id }).collect(),
         root: args.model.display().to_string(),
         block_size: args.block_size,
+        speculates: args.speculative_config.is_some(),
         max_model_len: args.model_len(),
         output_tokens: args.output_tokens,
         version: match args.kv_events_format {

@@ -39,6 +39,8 @@ struct DumpReplica {
     state: Option<String>,
     #[serde(default)]
     block_tokens: u32,
+    #[serde(default)]
+    dropped_tokens: u32,
     weight: Option<f64>,
     requests_waiting: Option<u32>,
     requests_running: Option<u32>,
@@ -171,6 +173,7 @@ impl State {
                 rank: replica.rank,
                 pool: replica.pool,
                 block_tokens: replica.block_tokens,
+                dropped_tokens: replica.dropped_tokens,
                 weight: replica
                     .weight
                     .map_or(Replica::PLAIN, |weight| (weight * 100.0).round() as u16),

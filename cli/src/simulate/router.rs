@@ -62,6 +62,7 @@ impl Chooser {
             rank: None,
             pool: "pool".into(),
             block_tokens: 512,
+            dropped_tokens: 0,
             state: ReplicaState::Ready,
             weight: Replica::PLAIN,
             tiers: Vec::new(),

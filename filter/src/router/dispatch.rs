@@ -475,8 +475,7 @@ impl<D: Data> Dispatch<D> {
         let counted = ticket.cache_use == CacheUse::Counted && first.tiers.is_empty();
         ticket.partial = counted && self.view.is_partial(first.slot);
         if ticket.partial {
-            let replica = (self.view.epoch(), first.slot, first.block_tokens);
-            ticket.kept = self.recall.keep(replica, keys, expected);
+            ticket.kept = self.recall.keep(self.view.epoch(), first, keys, expected);
         }
     }
 

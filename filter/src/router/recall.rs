@@ -10,6 +10,7 @@ use std::rc::Rc;
 
 use warmpath_proto::v1::Lesson;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Key};
+use warmpath_routing::view::Replica;
 
 use super::ticket::{Expected, Ticket};
 use crate::host::{Counter, HostError};
@@ -32,6 +33,8 @@ pub(super) struct Kept {
     keys: Vec<Key>,
     /// How many of them the engine holds once it has computed the prompt.
     stored: usize,
+    /// Tokens that it drops of what it finds cached.
+    dropped: u32,
     account: Rc<Cell<usize>>,
 }
 
@@ -56,11 +59,11 @@ impl Recall {
         }
     }
 
-    /// Keeps the keys of a request to the replica with this slot of this epoch, whose engine blocks
-    /// have so many tokens; `None` where there is no room.
+    /// Keeps the keys of a request to this replica of this epoch; `None` where there is no room.
     pub(super) fn keep(
         &self,
-        (epoch, slot, block_tokens): (u64, u16, u32),
+        epoch: u64,
+        replica: &Replica,
         keys: &[Key],
         expected: &Expected,
     ) -> Option<Kept> {
@@ -70,12 +73,19 @@ impl Recall {
             return None;
         }
         self.kept.set(kept);
-        let block = block_tokens.max(1);
+        let block = replica.block_tokens.max(1);
         // What comes after the keys, where there is more, fills the block in which they end.
         let tokens = expected.prompt.unwrap_or((keys.len() * BLOCK_TOKENS) as u32);
         let stored = (tokens / block * block) as usize / BLOCK_TOKENS;
         let (keys, account) = (keys.to_vec(), Rc::clone(&self.kept));
-        Some(Kept { epoch, slot, stored: stored.min(keys.len()), keys, account })
+        Some(Kept {
+            epoch,
+            slot: replica.slot,
+            stored: stored.min(keys.len()),
+            dropped: replica.dropped_tokens,
+            keys,
+            account,
+        })
     }
 
     /// An answer says that so many tokens were cached. `epoch`: that of slots now.
@@ -125,9 +135,11 @@ impl Kept {
     /// of what is computed from the start events tell, unless nothing is kept at all.
     fn lesson(&self, expected: u32, cached: u32) -> Option<Lesson> {
         let blocks = |tokens: u32| (tokens as usize / BLOCK_TOKENS).min(self.keys.len());
+        // The last that the map foresaw is the one that the engine would have dropped.
+        let foreseen = blocks(expected.saturating_add(self.dropped));
         let (expected, cached) = (blocks(expected), blocks(cached));
         let agreed = expected.min(cached);
-        let missing = if expected > cached { self.key(expected) } else { Vec::new() };
+        let missing = if expected > cached { self.key(foreseen) } else { Vec::new() };
         if cached == 0 && missing.is_empty() {
             return None;
         }
@@ -158,6 +170,7 @@ impl Kept {
 mod tests {
     use prost::Message;
     use warmpath_proto::v1::Lessons;
+    use warmpath_routing::view::ReplicaState;
 
     use super::super::ticket::Dispute;
     use super::*;
@@ -178,9 +191,25 @@ mod tests {
         }
     }
 
+    fn replica(block_tokens: u32, dropped_tokens: u32) -> Replica {
+        Replica {
+            slot: 3,
+            endpoint: "10.0.0.3:8000".into(),
+            rank: None,
+            pool: "p".into(),
+            block_tokens,
+            dropped_tokens,
+            state: ReplicaState::Ready,
+            weight: Replica::PLAIN,
+            tiers: Vec::new(),
+            ends: None,
+            adapters: None,
+        }
+    }
+
     fn kept(recall: &Recall, keys: &[Key], block: u32, cached: u32, prompt: u32) -> Ticket {
         let expected = expected(cached, Some(prompt));
-        let kept = recall.keep((7, 3, block), keys, &expected);
+        let kept = recall.keep(7, &replica(block, 0), keys, &expected);
         Ticket { kept, expected: Some(expected), ..Ticket::default() }
     }
 
@@ -215,8 +244,13 @@ mod tests {
             "less than a block is in dispute"
         );
         assert_eq!(lesson(16, 327, 0, u32::MAX), Some((0, 1, 20, 0)), "whatever an engine says");
+        // Of an engine that drops a block of 16 the map held 11 for a forecast of 10, and the engine
+        // 10 for an answer of 9.
+        let kept = recall.keep(7, &replica(16, 16), &keys, &expected(160, Some(327))).unwrap();
+        assert_eq!(told(kept.lesson(160, 160)), Some((10, 11, 10, 0)));
+        assert_eq!(told(kept.lesson(160, 144)), Some((9, 10, 11, 11)));
         // Of a prompt that wasn't counted to its end as much as is known.
-        let unknown = recall.keep((7, 3, 16), &keys, &expected(0, None)).unwrap();
+        let unknown = recall.keep(7, &replica(16, 0), &keys, &expected(0, None)).unwrap();
         assert_eq!(told(unknown.lesson(0, 64)), Some((0, 1, 20, 0)));
     }
 

@@ -135,6 +135,7 @@ pub(super) struct Dispute {
 }
 
 impl Dispute {
+    /// `promised`: tokens that the map says are held, those included that the engine drops.
     fn new(keys: &[Key], promised: u32, slot: u16, block_tokens: u32) -> Self {
         const LONG: u32 = 256;
         let block_tokens = if block_tokens == 0 { LONG } else { block_tokens };
@@ -199,7 +200,9 @@ impl Ticket {
         // What lies beyond all that was looked at may well be cached.
         let looked = (ask.keys.len() as u32).saturating_mul(16);
         let block = first.map_or(16, |replica| replica.block_tokens.max(16));
-        let all_held = route.cached_tokens.saturating_add(block) > looked;
+        let dropped = first.map_or(0, |replica| replica.dropped_tokens);
+        let held = route.cached_tokens.saturating_add(dropped);
+        let all_held = held.saturating_add(block) > looked;
         let beyond = !whole && ask.left_out.is_none() && all_held;
         let excused = if beyond { u32::MAX } else { excused };
         let followed = route.degrade.is_none() && !ask.keys.is_empty();
@@ -213,7 +216,7 @@ impl Ticket {
             },
             dispute: Dispute::new(
                 ask.keys,
-                route.cached_tokens,
+                route.cached_tokens.saturating_add(replica.dropped_tokens),
                 replica.slot,
                 replica.block_tokens,
             ),

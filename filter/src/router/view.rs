@@ -186,6 +186,7 @@ fn to_replica(policy: &Policy, replica: v1::Replica) -> Option<Replica> {
         rank: replica.rank,
         pool: replica.pool,
         block_tokens: replica.block_tokens,
+        dropped_tokens: replica.dropped_tokens,
         state,
         weight: match u16::try_from(replica.weight) {
             Ok(0) => Replica::PLAIN,

@@ -197,6 +197,7 @@ impl Checker<'_> {
             adapters: raw.adapters.iter().map(|text| text.value.clone()).collect(),
             from_engine: raw.from_engine,
             serving: self.serving(&format!("models[{i}]"), raw)?,
+            drop: self.block_drop(&format!("models[{i}]"), raw)?,
         })
     }
 

@@ -5,6 +5,7 @@ mod error;
 mod raw;
 mod secrets;
 mod serving;
+mod speculation;
 #[cfg(test)]
 mod tests;
 
@@ -16,13 +17,14 @@ use std::time::Duration;
 use warmpath_prompt::Serving;
 
 use crate::adapters::Adapters;
-use crate::index::{Duplicates, Limits};
+use crate::index::{BlockDrop, Duplicates, Limits};
 use crate::load::Polling;
 use crate::subscriber::Way;
 use check::Checker;
 pub use error::ConfigError;
 use raw::RawConfig;
 pub use secrets::{Tls, Token};
+pub use speculation::Speculation;
 
 /// Replicas of one relay; each also needs spare slots for its later lives.
 pub(crate) const MAX_REPLICAS: usize = 4096;
@@ -69,6 +71,8 @@ pub struct Model {
     pub from_engine: bool,
     /// What serves it, and how that was started.
     pub serving: Serving,
+    /// What its engines drop of their hits, where it is said how they speculate.
+    pub drop: Option<BlockDrop>,
 }
 
 /// A replica.

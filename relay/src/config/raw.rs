@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use warmpath_prompt::ContentFormat;
 
-use super::Port;
+use super::{Port, Speculation};
 use crate::index::Duplicates;
 
 #[derive(Deserialize)]
@@ -48,6 +48,7 @@ pub(super) struct RawModel {
         Option<Spanned<serde_json::Map<String, serde_json::Value>>>,
     pub(super) exclude_tools_when_tool_choice_none: Option<Spanned<bool>>,
     pub(super) time_zone: Option<Spanned<String>>,
+    pub(super) speculative_config: Option<Spanned<Speculation>>,
 }
 
 #[derive(Deserialize)]

@@ -142,6 +142,48 @@ fn how_a_models_engine_was_started_is_understood() {
 }
 
 #[test]
+fn what_a_models_engine_drops_is_told_by_how_it_speculates() {
+    let drop = |fields: &str| {
+        let with = format!("version: \"1\"\n    {}", fields.replace("; ", "\n    "));
+        let config = parse(&GOOD.replacen("version: \"1\"", &with, 1));
+        config.map(|config| config.models[0].drop).map_err(|error| error.to_string())
+    };
+    let of = |json: &str| drop(&format!("speculative_config: {json}")).unwrap();
+    assert_eq!(parse(GOOD).unwrap().models[0].drop, None);
+    for (json, expected) in [
+        ("{method: mtp, num_speculative_tokens: 2}", BlockDrop::Draft),
+        ("{\"method\": \"qwen3_next_mtp\"}", BlockDrop::Draft),
+        ("{method: eagle3, model: some/draft, draft_tensor_parallel_size: 1}", BlockDrop::All),
+        ("{method: dspark}", BlockDrop::All),
+        ("{method: eagle, disable_eagle_block_drop: true}", BlockDrop::None),
+        ("{method: ngram}", BlockDrop::None),
+        ("{model: \"[ngram]\"}", BlockDrop::None),
+        ("{method: extract_hidden_states}", BlockDrop::None),
+        ("{method: draft_model, model: some/Llama-1B}", BlockDrop::None),
+        // vLLM takes a draft for what it is called.
+        ("{method: draft_model, model: AngelSlim/Qwen3-8B_eagle3}", BlockDrop::All),
+        ("{model: yuhuili/EAGLE-LLaMA3-Instruct-8B}", BlockDrop::All),
+    ] {
+        assert_eq!(of(json), Some(expected), "{json}");
+    }
+    for (fields, words) in [
+        (
+            "speculative_config: {method: lookahead}",
+            "method: \"lookahead\" is none of vLLM's: mtp, ",
+        ),
+        (
+            "speculative_config: {model: some/draft}",
+            "models[0].speculative_config.method: is missing",
+        ),
+        ("speculative_config: mtp", "speculative_config"),
+        ("engine: sglang; speculative_config: {method: eagle}", "is an option of vLLM's"),
+    ] {
+        let error = drop(fields).unwrap_err();
+        assert!(error.contains(words), "{fields}: {error}");
+    }
+}
+
+#[test]
 fn errors_name_line_and_field() {
     for (from, to, line, words) in [
         ("admin: 127.0.0.1:18901", "admin: 0.0.0.0:18901", 3, "admin: must be a loopback"),

@@ -3,7 +3,8 @@
 //! Of full attention's closed prefixes only those are hits that the other groups allow, and those are
 //! not closed: a window's blocks may be there for a long prefix and not for a shorter one. So a block
 //! at which a hit may end is an *end*, announced under a slot of its own, and of full attention's
-//! blocks those are announced that an end follows or that are ends.
+//! blocks those are announced that an end follows or that are ends. Of an engine that drops a block
+//! behind its hits an end is the block that is dropped: only who asks for that one, too, gets the hit.
 
 use super::changes::Changes;
 use super::groups::Need;
@@ -36,12 +37,50 @@ impl View {
 
     /// Looks again at a block of which a further group got or lost its own, and at those after it.
     pub(super) fn weigh_from(&mut self, start: Id, changes: &mut Changes) {
-        let mut stack = vec![start];
-        while let Some(id) = stack.pop() {
-            if self.nodes.get(id).is_some_and(|node| node.announced(0)) && self.weigh(id, changes) {
-                self.nodes.push_children(id, &mut stack);
+        // Blocks, and how many generations after them are looked at even if nothing changes there.
+        let mut stack = vec![(start, 0)];
+        let mut children = Vec::new();
+        while let Some((id, left)) = stack.pop() {
+            if !self.nodes.get(id).is_some_and(|node| node.announced(0)) {
+                continue;
+            }
+            let changed = self.weigh(id, changes);
+            let left = if changed { self.groups.dropped().max(1) } else { left };
+            if left > 0 {
+                self.nodes.push_children(id, &mut children);
+                stack.extend(children.drain(..).map(|child| (child, left - 1)));
             }
         }
+    }
+
+    /// The block at which a hit ends of which this one is the last that is dropped.
+    fn hit_before(&self, id: Id) -> Id {
+        let mut hit = id;
+        for _ in 0..self.groups.dropped() {
+            let Some(node) = self.nodes.get(hit) else { return NONE };
+            hit = node.parent;
+        }
+        hit
+    }
+
+    /// Whether a hit may end at a block; of many that follow it, some are looked at.
+    pub(super) fn is_hit(&self, id: Id) -> bool {
+        const MOST: usize = 1024;
+        let mut stack = vec![(id, self.groups.dropped())];
+        let mut children = Vec::new();
+        for _ in 0..MOST {
+            let Some((id, left)) = stack.pop() else { return false };
+            if left > 0 {
+                self.nodes.push_children(id, &mut children);
+                stack.extend(children.drain(..).map(|child| (child, left - 1)));
+                continue;
+            }
+            let further = self.nodes.get(id).and_then(|node| node.further());
+            if further.is_some_and(|further| further.end) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Counts how many blocks in a row each need has at a block that is reached, and whether it is
@@ -57,7 +96,7 @@ impl View {
         let run = |(at, need): (usize, &Need)| {
             let before = match before.and_then(|runs| runs.get(at)) {
                 Some(run) => *run,
-                None if from_start => need.blocks,
+                None if from_start && need.from_start => need.blocks,
                 None => 0,
             };
             if !further.depth.is_multiple_of(need.stride) {
@@ -70,8 +109,16 @@ impl View {
         };
         let needs = self.groups.needs();
         let runs: Vec<u32> = needs.iter().enumerate().map(run).collect();
-        let end = further.depth.is_multiple_of(self.groups.every())
-            && runs.iter().zip(needs).all(|(run, need)| *run >= need.blocks);
+        let dropped = self.groups.dropped();
+        let at_hit = if needs.iter().any(|need| need.at_hit) { self.hit_before(id) } else { NONE };
+        let at_hit = self.nodes.get(at_hit).and_then(|node| node.further());
+        let enough = |(at, (run, need)): (usize, (&u32, &Need))| {
+            let run = if need.at_hit { at_hit.and_then(|hit| hit.runs.get(at)) } else { Some(run) };
+            run.is_some_and(|run| *run >= need.blocks)
+        };
+        let end = (dropped == 0 || further.depth > dropped)
+            && further.depth.saturating_sub(dropped).is_multiple_of(self.groups.every())
+            && runs.iter().zip(needs).enumerate().all(enough);
         let changed = runs != further.runs;
         if let Some(node) = self.nodes.get_mut(id).filter(|_| changed) {
             node.further_mut().runs = runs;

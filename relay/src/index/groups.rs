@@ -5,7 +5,12 @@
 //! of all their block sizes. Full attention needs every block from the start; a sliding window of W
 //! tokens the last ⌈(W − 1) / block⌉ blocks, or all from the start; a state (Mamba, linear attention)
 //! the one block that ends there. A block's hash names the prompt up to its end, alike in all groups.
+//!
+//! Engines that speculate by hidden states (EAGLE, MTP) drop a block behind the hit, which must be held
+//! nevertheless: full attention's, and where windows drop theirs, too, a block more of these. A state
+//! is needed at the hit's end as ever.
 
+use super::rules::BlockDrop;
 use crate::events::{Kind, Medium, Stored};
 
 /// KV cache groups that a view tells apart: one bit each.
@@ -33,6 +38,10 @@ pub(super) struct Need {
     pub(super) blocks: u32,
     /// Only every so manieth block of the main group counts.
     pub(super) stride: u32,
+    /// They are needed before the hit's end, and not before that of what is dropped behind it.
+    pub(super) at_hit: bool,
+    /// A prompt's first blocks suffice, however few.
+    pub(super) from_start: bool,
 }
 
 /// A KV cache group, for those who look.
@@ -67,9 +76,26 @@ pub(super) struct Groups {
     needs: Vec<Need>,
     /// A hit's length is a multiple of so many blocks of the main group.
     every: u32,
+    drop: BlockDrop,
+    /// Blocks of the main group that are dropped behind a hit.
+    dropped: u32,
 }
 
 impl Groups {
+    /// None seen yet, of an engine that drops blocks so.
+    pub(super) fn dropping(drop: BlockDrop) -> Self {
+        Self { drop, dropped: u32::from(drop != BlockDrop::None), ..Self::default() }
+    }
+
+    pub(super) fn drop(&self) -> BlockDrop {
+        self.drop
+    }
+
+    /// Blocks of the main group behind a hit that must be held, and are dropped.
+    pub(super) fn dropped(&self) -> u32 {
+        self.dropped
+    }
+
     /// Whether hits depend on other groups than the main one.
     pub(super) fn hybrid(&self) -> bool {
         !self.needs.is_empty()
@@ -110,10 +136,20 @@ impl Groups {
         };
         let Some(at) = self.at(number) else { return Place::Nowhere };
         match self.main {
+            Some(main) if main == at && self.is_part(at, event) => Place::Nowhere,
             Some(main) if main == at => Place::Main,
             _ if others && self.all.get(at).is_some_and(is_known) => Place::Further(at),
             _ => Place::Nowhere,
         }
+    }
+
+    /// Whether a store is of less than a block. vLLM 0.32.0 (`v1/core/single_type_kv_cache_manager.py`,
+    /// `_cache_partial_tail_block`) keeps the end of a prompt so where it drops blocks and the sizes
+    /// of the groups differ; a hit comes of it only with states that are kept as finely.
+    fn is_part(&self, at: usize, event: &Stored) -> bool {
+        let less = self.all.get(at).is_some_and(|group| event.block_size < group.block);
+        less && self.drop != BlockDrop::None
+            && self.all.iter().all(|group| group.kind != Kind::State)
     }
 
     /// The place of a group whose blocks leave.
@@ -188,7 +224,8 @@ impl Groups {
 
     /// Whether hits are told otherwise than by `other`.
     pub(super) fn asks_otherwise(&self, other: &Self) -> bool {
-        (&self.needs, self.every, self.main) != (&other.needs, other.every, other.main)
+        let asks = |of: &Self| (of.every, of.dropped, of.main);
+        self.needs != other.needs || asks(self) != asks(other)
     }
 
     fn at(&self, number: u32) -> Option<usize> {
@@ -198,29 +235,55 @@ impl Groups {
     fn ask(&mut self) {
         self.needs.clear();
         self.every = 1;
+        self.dropped = u32::from(self.drop != BlockDrop::None);
         let Some(main) = self.main.and_then(|at| self.all.get(at)).map(|group| group.block.max(1))
         else {
             return;
         };
-        let mut align = u64::from(main);
-        for (at, group) in self.all.iter().enumerate() {
-            if Some(at) == self.main || !is_known(group) || group.block == 0 {
-                continue;
-            }
+        let counts = |(at, group): &(usize, &Group)| {
+            Some(*at) != self.main && is_known(group) && group.block > 0
+        };
+        // What a hit's length is a multiple of, and the longest block that a group drops, in tokens.
+        let (mut align, mut dropped) = (u64::from(main), u64::from(main));
+        for (_, group) in self.all.iter().enumerate().filter(counts) {
             let step = lcm(main, group.block);
             align = lcm_wide(align, step);
+            if self.drops_own(group) && step == u64::from(group.block) {
+                dropped = dropped.max(step);
+            }
+        }
+        let mut needs: Vec<Need> = Vec::new();
+        for (at, group) in self.all.iter().enumerate().filter(counts) {
+            let step = lcm(main, group.block);
+            let drops = self.drops_own(group);
+            let at_hit = self.drop != BlockDrop::None && group.kind != Kind::Full && !drops;
+            // A window's block behind the hit may end amidst one of the main group, where nothing
+            // tells of it: then the next is asked for, and of a sparse window little is claimed.
+            let behind = if drops { dropped.div_ceil(step) } else { 0 };
             // Of blocks smaller than the main group's, those at its ends stand for the others: a
             // block's neighbours before it leave after it.
             let tokens = own_need(group) * u64::from(group.block);
-            let blocks = tokens.div_ceil(step).clamp(1, u64::from(u32::MAX)) as u32;
+            let blocks = (tokens.div_ceil(step) + behind).clamp(1, u64::from(u32::MAX)) as u32;
             let stride = u32::try_from(step / u64::from(main)).unwrap_or(u32::MAX);
-            let like = |need: &&mut Need| (need.blocks, need.stride) == (blocks, stride);
-            match self.needs.iter_mut().find(like) {
-                Some(need) => need.groups |= bit(at),
-                None => self.needs.push(Need { groups: bit(at), blocks, stride }),
+            // vLLM 0.32.0 (`SlidingWindowManager.find_longest_cache_hit`) takes one length more off a
+            // prompt's beginning where a block alone is no length of a hit.
+            let from_start = !drops || u64::from(group.block) == align;
+            let need = Need { groups: bit(at), blocks, stride, at_hit, from_start };
+            match needs.iter_mut().find(|like| Need { groups: bit(at), ..**like } == need) {
+                Some(like) => like.groups |= bit(at),
+                None => needs.push(need),
             }
         }
+        self.needs = needs;
         self.every = u32::try_from(align / u64::from(main)).unwrap_or(u32::MAX);
+        if self.drop != BlockDrop::None {
+            self.dropped = u32::try_from(dropped.div_ceil(u64::from(main))).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Whether a group beside the main one drops a block of its own, too.
+    fn drops_own(&self, group: &Group) -> bool {
+        self.drop == BlockDrop::All && group.kind == Kind::Window
     }
 }
 

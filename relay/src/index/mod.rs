@@ -17,7 +17,7 @@ mod view;
 
 pub use changes::Changes;
 pub use groups::GroupSummary;
-pub use rules::{Duplicates, Limits, ModelScope};
+pub use rules::{BlockDrop, Duplicates, Limits, ModelScope};
 pub use seen::Seen;
 pub use slots::Slots;
 pub use taught::{Judged, LIFETIME, MOST_KEYS, Taught};

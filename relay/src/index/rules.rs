@@ -26,6 +26,22 @@ pub enum Duplicates {
     Same,
 }
 
+/// Which KV cache groups give back the last block of what they find cached: those of an engine that
+/// speculates by the model's own hidden states.
+///
+/// vLLM 0.32.0 (`v1/core/kv_cache_coordinator.py`, `eagle_group_ids`): the groups that hold layers of
+/// the draft, or all where none is known to (`v1/core/kv_cache_utils.py`, `_annotate_eagle_groups`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BlockDrop {
+    /// None does.
+    #[default]
+    None,
+    /// That of the draft's layers, which is full attention's: MTP.
+    Draft,
+    /// All, but for states (Mamba), which never do.
+    All,
+}
+
 /// Bounds of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {

@@ -15,7 +15,7 @@ use super::changes::Changes;
 use super::forest::Forest;
 use super::groups::{GroupSummary, Groups, Place, bit};
 use super::node::{Id, NONE, Node};
-use super::rules::{Duplicates, Limits, ModelScope};
+use super::rules::{BlockDrop, Duplicates, Limits, ModelScope};
 use super::seen::Seen;
 use crate::events::{EngineHash, Event, Medium, Removed, Stored};
 
@@ -83,6 +83,12 @@ impl View {
         }
     }
 
+    /// The same of an engine that drops blocks behind its hits; for an empty view.
+    #[must_use]
+    pub fn dropping(self, drop: BlockDrop) -> Self {
+        Self { groups: Groups::dropping(drop), ..self }
+    }
+
     /// An empty view of a store that several engines share: it takes what they say of tiers that
     /// aren't their own, and a block is there once, whoever stored it.
     pub fn shared(scope: Arc<ModelScope>, limits: Limits) -> Self {
@@ -133,6 +139,7 @@ impl View {
         let fresh = Self::new(Arc::clone(&self.scope), self.duplicates, self.limits);
         let old = std::mem::replace(self, fresh);
         self.shared = old.shared;
+        self.groups = Groups::dropping(old.groups.drop());
         self.seen = old.seen;
         self.block_tokens = old.block_tokens;
     }
@@ -280,6 +287,11 @@ impl View {
         self.block_tokens.saturating_mul(self.groups.every())
     }
 
+    /// Tokens that its engine drops behind a hit, and that must be held for it; 0 where it doesn't.
+    pub fn dropped_tokens(&self) -> u32 {
+        self.block_tokens.saturating_mul(self.groups.dropped())
+    }
+
     /// What the view saw.
     pub fn seen(&self) -> &Seen {
         &self.seen
@@ -412,7 +424,7 @@ impl View {
     /// `BlockRemoved` comes for each. But `emit_cached_block_events` repeats the stores of what a
     /// request hit, if it asks for `kv_cache_report_mode: full`: from the prompt's start, and all of
     /// it held. Two blocks or more so are no copy unless the engine didn't look into its cache (as
-    /// for `prompt_logprobs`), or a hit needs more than this group has: with several groups a prompt
+    /// for `prompt_logprobs`; three or more where it drops a block), or a hit needs more than this group has: with several groups a prompt
     /// is computed anew whose full attention's blocks are all there, and what is stored from its start
     /// to where a hit may end is a report.
     fn take_for(&mut self, event: &Stored, from_start: bool) -> Take {
@@ -461,11 +473,12 @@ impl View {
                 return false;
             }
             if self.groups.hybrid() {
-                let last = event.hashes.last().and_then(node).and_then(Node::further);
-                return !event.sparse && last.is_some_and(|last| last.end);
+                let last = event.hashes.last().and_then(|hash| self.nodes.find(hash));
+                return !event.sparse && last.is_some_and(|last| self.is_hit(last));
             }
+            let most = 1 + self.groups.dropped() as usize;
             let sure = |hash| node(hash).is_some_and(Node::sure);
-            !self.groups.several() && event.hashes.len() > 1 && event.hashes.iter().all(sure)
+            !self.groups.several() && event.hashes.len() > most && event.hashes.iter().all(sure)
         };
         match self.duplicates {
             Duplicates::Same => Take::Once,

@@ -153,6 +153,9 @@ impl State {
             }
             Message::Sleep { replica, sleep } => self.sleep(replica, sleep),
             Message::Caches { replica, caches } => self.update(replica, |r| r.caches(caches)),
+            Message::Speculates { replica, speculates } => {
+                self.update(replica, |r| r.learn_speculation(speculates));
+            }
             Message::OtherRank { replica, rank } => {
                 self.ranks(replica, |r| r.ranks.skipped(rank));
             }
@@ -198,7 +201,8 @@ impl State {
             let Replica { slot, block_tokens, known, adapters, caches_nothing, .. } = replica;
             let adapters = adapters.clone();
             let told = (adapters, replica.is_partial(), *caches_nothing);
-            (replica.state(), *slot, *block_tokens, known.weight, told)
+            let blocks = (*block_tokens, replica.dropped_tokens);
+            (replica.state(), *slot, blocks, known.weight, told)
         };
         let before = told(replica);
         change(replica);
@@ -253,6 +257,7 @@ impl State {
             replica.mute = false;
             replica.mute_since = None;
             replica.block_tokens = replica.known.view.block_tokens();
+            replica.dropped_tokens = replica.known.view.dropped_tokens();
         });
         if !self.changes.is_empty() {
             self.soon();

@@ -48,6 +48,8 @@ pub struct Known {
     pub weight: u16,
     /// The adapters that it has by configuration; none where that doesn't say.
     pub adapters: Option<Adapters>,
+    /// Whether its model says how its engine speculates, and so what it drops of its hits.
+    pub says_speculation: bool,
     /// Its empty view.
     pub view: View,
     /// Counted by the tasks about it.
@@ -87,6 +89,10 @@ pub(super) struct Replica {
     pub(super) taught: Taught,
     pub(super) clears: BTreeMap<&'static str, u64>,
     pub(super) block_tokens: u32,
+    /// What its engine drops behind a hit.
+    pub(super) dropped_tokens: u32,
+    /// Its engine speculates.
+    pub(super) speculates: bool,
     /// Its engine sleeps.
     pub(super) sleep: Option<Sleep>,
     /// The data-parallel ranks of its engine's API.
@@ -119,6 +125,8 @@ impl Replica {
             taught: Taught::default(),
             clears: BTreeMap::new(),
             block_tokens: 0,
+            dropped_tokens: 0,
+            speculates: false,
             sleep: None,
             engines: Engines::default(),
             ranks: Heard::default(),
@@ -167,6 +175,26 @@ impl Replica {
             warn!(engine, rank, "it keeps no prefix cache; nothing of it will ever be warm");
         }
         self.caches_nothing = !caches;
+    }
+
+    /// Whether its engine speculates in a way that isn't configured, and may drop a block of each hit.
+    pub(super) fn speculates_unsaid(&self) -> bool {
+        self.speculates && !self.known.says_speculation
+    }
+
+    pub(super) fn learn_speculation(&mut self, speculates: bool) {
+        let before = self.speculates_unsaid();
+        self.speculates = speculates;
+        if self.speculates_unsaid() && !before {
+            let Known { endpoint: engine, rank, model, .. } = &self.known;
+            warn!(
+                engine,
+                rank,
+                model,
+                "it speculates, and the model's `speculative_config` isn't set: with MTP or EAGLE it \
+                 gives back a block of each hit, and a block too much is expected"
+            );
+        }
     }
 
     /// Compares the rank that is configured with what the engine shows.

@@ -198,6 +198,7 @@ impl State {
                 pool: replica.known.pool.clone(),
                 model: replica.known.model.clone(),
                 block_tokens: replica.block_tokens,
+                dropped_tokens: replica.dropped_tokens,
                 weight: u32::from(replica.known.weight),
                 state: replica.state().into(),
                 tiers: own.chain(self.store_tier(*id)).collect(),

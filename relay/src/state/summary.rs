@@ -88,10 +88,14 @@ pub struct ReplicaSummary {
     pub other_root: bool,
     /// Its engine says that it keeps no prefix cache.
     pub caches_nothing: bool,
+    /// Its engine speculates, and its model doesn't say how: it may drop a block of each hit.
+    pub speculates_unsaid: bool,
     /// The LoRA adapters that are loaded there, where that is known.
     pub adapters: Option<Vec<String>>,
     pub last_sequence: Option<u64>,
     pub block_tokens: u32,
+    /// What its engine drops behind a hit.
+    pub dropped_tokens: u32,
     /// What it can take beside others; 1 is a plain replica.
     pub weight: f64,
     pub held_engine_blocks: usize,
@@ -220,9 +224,11 @@ impl Replica {
             root: self.root.clone(),
             other_root: false,
             caches_nothing: self.caches_nothing,
+            speculates_unsaid: self.speculates_unsaid(),
             adapters: self.adapters.as_ref().map(|adapters| adapters.names().to_vec()),
             last_sequence: self.sequence,
             block_tokens: self.block_tokens,
+            dropped_tokens: self.dropped_tokens,
             weight: f64::from(self.known.weight) / 100.0,
             held_engine_blocks: view.held_blocks(),
             known_engine_blocks: view.known_blocks(),

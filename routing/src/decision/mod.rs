@@ -20,7 +20,7 @@ use std::cell::OnceCell;
 use worth::Worth;
 
 use crate::catalogue::{Wants, of_zone};
-use crate::cost::{Cost, CostModel, Way, cached_tokens};
+use crate::cost::{Cost, CostModel, Way};
 use crate::fingerprint::Key;
 use crate::policy::{Policy, Zone};
 use crate::prefix_map::{Lookup, Matches};
@@ -78,7 +78,7 @@ impl Candidate<'_> {
 
     /// Tokens that it is spared if it holds so many blocks.
     fn tokens(&self, blocks: u32, prompt_tokens: u32) -> u32 {
-        cached_tokens(blocks, self.replica.block_tokens, prompt_tokens)
+        self.replica.cached_tokens(blocks, prompt_tokens)
     }
 
     /// Its cost if it is spared so many tokens.
@@ -95,7 +95,7 @@ impl Candidate<'_> {
         [matches, hoped]: [&Matches; 2],
     ) -> bool {
         let (replica, prices) = (self.replica, pool.prices);
-        let tokens = |blocks: u32| cached_tokens(blocks, replica.block_tokens, prompt_tokens);
+        let tokens = |blocks: u32| replica.cached_tokens(blocks, prompt_tokens);
         let on_gpu = matches.blocks(replica.slot);
         self.cached = tokens(on_gpu);
         // What was sent there a moment ago is on the GPU by now, or on its way to it.

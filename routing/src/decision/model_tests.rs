@@ -48,6 +48,7 @@ fn world() -> World {
         rank: None,
         pool: pool.into(),
         block_tokens: 16,
+        dropped_tokens: 0,
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::<Tier>::new(),

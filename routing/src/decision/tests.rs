@@ -40,6 +40,7 @@ pub(super) fn world() -> World {
         rank: None,
         pool: if slot < 2 { "demo-eu-west" } else { "demo-us-east" }.into(),
         block_tokens: 16,
+        dropped_tokens: 0,
         state: ReplicaState::Ready,
         weight: Replica::PLAIN,
         tiers: Vec::new(),

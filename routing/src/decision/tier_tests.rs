@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::tests::{Held, ask, held, keys, policy, route, world};
 use super::*;
+use crate::cost::cached_tokens;
 use crate::recent::Recent;
 use crate::view::Tier;
 
@@ -92,19 +93,21 @@ proptest! {
     /// Against a plain model: each tier's longest match, whatever of it the faster ones hold.
     #[test]
     fn a_replica_costs_what_its_tiers_say(
-        blocks in proptest::array::uniform4(0u32..300), block_tokens in 0u32..70,
+        blocks in proptest::array::uniform4(0u32..300), block_tokens in 0u32..70, drops: bool,
     ) {
         let (policy, mut world, keys) = (policy(), tiered(), keys(1, BLOCKS));
         world.replicas.truncate(1);
         world.loads.truncate(1);
         world.replicas[0].block_tokens = block_tokens;
+        let dropped = if drops { block_tokens } else { 0 };
+        world.replicas[0].dropped_tokens = dropped;
         let ask = ask("eu", &keys);
         let slots = [0, 10, 11, 12].into_iter().zip(blocks).filter(|(_, blocks)| *blocks > 0);
         let map = Held(slots.collect());
         let chosen = route(&policy, &world, &ask, &map);
         let tokens: Vec<u32> = blocks
             .iter()
-            .map(|b| cached_tokens((*b).min(BLOCKS as u32), block_tokens, ask.prompt_tokens))
+            .map(|b| cached_tokens((*b).min(BLOCKS as u32), block_tokens, dropped, ask.prompt_tokens - 1))
             .collect();
         let mut reach = tokens[0];
         let mut bringing = 0.0;

@@ -89,9 +89,10 @@ impl Wanted for Worth<'_> {
     fn ends(&self, slot: u16) -> Option<Ends> {
         let replica = self.candidate(slot)?.replica;
         let ends = replica.ends.filter(|_| replica.slot == slot)?;
-        // The last token is always computed again.
-        let most = self.prompt_tokens.saturating_sub(1) / BLOCK_TOKENS as u32;
-        Some(Ends { slot: ends, every: replica.block_tokens, most })
+        // The last token is always computed again, be it of a block that is dropped.
+        let beyond = replica.dropped_tokens;
+        let most = self.prompt_tokens.saturating_sub(u32::from(beyond == 0)) / BLOCK_TOKENS as u32;
+        Some(Ends { slot: ends, every: replica.block_tokens, beyond, most })
     }
 
     fn has_ends(&self) -> bool {
@@ -276,6 +277,9 @@ mod tests {
                 replica.slot = slot;
                 replica.endpoint = format!("10.0.1.{at}:8000");
                 replica.block_tokens = [16, 1, 64, 48][*kind as usize];
+                if sent % 5 == 0 {
+                    replica.dropped_tokens = replica.block_tokens;
+                }
                 if tiers == 0 && kind % 2 == 0 {
                     let slot = slot + 100;
                     replica.tiers = vec![crate::view::Tier { medium: crate::view::Medium::Cpu, slot }];

@@ -79,8 +79,9 @@ impl Suspect {
                  it is ever warm"
             }
             Self::BlockSize => {
-                "only the last block is in dispute: compare the engine's block size and hybrid \
-                 cache groups with what its events say"
+                "only the last block is in dispute: an engine that speculates (MTP, EAGLE) gives one \
+                 back, which the relay must be told (`speculative_config` of its model); else compare \
+                 its block size and hybrid cache groups with what its events say"
             }
         }
     }

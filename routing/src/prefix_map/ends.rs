@@ -17,7 +17,10 @@ pub struct Ends {
     pub slot: u16,
     /// Tokens of which a hit's length is a multiple; 0 where that isn't known.
     pub every: u32,
-    /// Blocks of 16 tokens that a hit has at most.
+    /// Tokens behind a hit that the replica must hold, and computes anew: an end is named where they
+    /// end. Most replicas have none.
+    pub beyond: u32,
+    /// Blocks of 16 tokens that a hit has at most, those behind it included.
     pub most: u32,
 }
 
@@ -28,7 +31,9 @@ impl Ends {
         let every = u64::from(self.every).max(1);
         // The block in which the last whole length ends, or the one that it fills.
         let tokens = (u64::from(at.min(self.most)) + 1) * block - 1;
-        let length = tokens / every * every;
+        let beyond = u64::from(self.beyond);
+        let hit = tokens.saturating_sub(beyond) / every * every;
+        let length = if hit > 0 { hit + beyond } else { 0 };
         u32::try_from(length / block).ok().filter(|blocks| *blocks > 0)
     }
 }

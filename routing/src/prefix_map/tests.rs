@@ -187,6 +187,7 @@ fn hints_are_of_like_prompts() {
 /// Replicas whose slot is below 100 have their ends under that slot and 100.
 struct Hybrid {
     every: u32,
+    beyond: u32,
     most: u32,
 }
 
@@ -196,8 +197,8 @@ impl Wanted for Hybrid {
     }
 
     fn ends(&self, slot: u16) -> Option<Ends> {
-        let Self { every, most } = *self;
-        (slot != 9).then_some(Ends { slot: slot + 100, every, most })
+        let Self { every, beyond, most } = *self;
+        (slot != 9).then_some(Ends { slot: slot + 100, every, beyond, most })
     }
 
     fn has_ends(&self) -> bool {
@@ -211,6 +212,28 @@ fn end_at(store: &mut Memory, slot: u16, keys: &[Key], blocks: &[usize]) {
 }
 
 #[test]
+fn an_end_is_named_behind_what_is_dropped() {
+    let mut store = Memory::default();
+    let keys = prompt(1, 64);
+    hold(&mut store, 1, 4, &keys[..60]);
+    // Hits of 64 tokens' multiples, behind which 32 are dropped.
+    end_at(&mut store, 4, &keys, &[2, 24, 34, 36]);
+    let hit = |store: &Memory, most| {
+        let wanted = Hybrid { every: 64, beyond: 32, most };
+        find(store, LAYOUT, 1, &keys, Hint::default(), &wanted).blocks(4)
+    };
+    assert_eq!(hit(&store, 64), 34);
+    assert_eq!(
+        hit(&store, 33),
+        0,
+        "24 blocks are no multiple and a half, 2 are nothing but dropped"
+    );
+    end_at(&mut store, 4, &keys, &[6]);
+    assert_eq!(hit(&store, 33), 6);
+    assert_eq!(hit(&store, 5), 0);
+}
+
+#[test]
 fn a_hit_ends_where_it_may() {
     let mut store = Memory::default();
     let keys = prompt(1, 512);
@@ -219,7 +242,8 @@ fn a_hit_ends_where_it_may() {
         end_at(&mut store, slot, &keys, ends);
     }
     let hits = |store: &Memory, every, most| {
-        let found = find(store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every, most });
+        let found =
+            find(store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every, most, beyond: 0 });
         (found.blocks(4), found.blocks(5), found.blocks(9))
     };
     // Of 480 blocks the 400th is too far back for the bound on reads, in strides of one block.
@@ -248,7 +272,14 @@ fn replicas_whose_hits_end_anywhere_cost_no_more_reads() {
     let plain = find(&store, LAYOUT, 1, &keys, Hint::default(), &|_: u16| true);
     let same = find(&store, LAYOUT, 1, &keys, Hint::default(), &Plain);
     assert_eq!(plain, same);
-    let bounded = find(&store, LAYOUT, 1, &keys, Hint::default(), &Hybrid { every: 16, most: 512 });
+    let bounded = find(
+        &store,
+        LAYOUT,
+        1,
+        &keys,
+        Hint::default(),
+        &Hybrid { every: 16, beyond: 0, most: 512 },
+    );
     assert!(bounded.probes <= plain.probes + 128, "{} and {}", bounded.probes, plain.probes);
 }
 
@@ -348,20 +379,23 @@ proptest! {
         replicas in proptest::collection::vec(
             (0usize..120, proptest::collection::btree_set(1usize..60, 0..6)), 1..6),
         every in prop_oneof![Just(16u32), Just(32), Just(48), Just(24)],
+        drops in 0u32..3,
         most in 0u32..130,
         hint in 0u32..130,
     ) {
         let mut store = Memory::default();
         let keys = prompt(1, 120);
+        let beyond = [0, 16, every][drops as usize];
+        let place = |n: &usize| (n * every as usize + beyond as usize) / 16;
         for (slot, (held, ends)) in (0u16..).zip(&replicas) {
             hold(&mut store, 1, slot, &keys[..*held]);
-            let ends: Vec<usize> = ends.iter().map(|n| n * every as usize / 16).collect();
+            let ends: Vec<usize> = ends.iter().map(place).collect();
             end_at(&mut store, slot, &keys, &ends.into_iter().filter(|n| (1..=120).contains(n)).collect::<Vec<_>>());
         }
-        let found = find(&store, LAYOUT, 1, &keys, Hint::at(hint), &Hybrid { every, most });
+        let found = find(&store, LAYOUT, 1, &keys, Hint::at(hint), &Hybrid { every, beyond, most });
         for (slot, (held, ends)) in (0u16..).zip(&replicas) {
             let fits = |end: &usize| *end <= *held && *end as u32 <= most;
-            let hits = ends.iter().map(|n| n * every as usize / 16).filter(fits);
+            let hits = ends.iter().map(place).filter(fits);
             let expected = hits.max().unwrap_or(0) as u32;
             let claimed = found.blocks(slot);
             prop_assert!(claimed <= expected);

@@ -51,6 +51,8 @@ pub(crate) struct App {
     /// What `/v1/models` gives as the model's root.
     pub(crate) root: String,
     pub(crate) block_size: usize,
+    /// It has the counters of an engine that speculates.
+    pub(crate) speculates: bool,
     /// Most tokens of prompt and answer together.
     pub(crate) max_model_len: usize,
     /// Length of an answer that `max_tokens` doesn't cut.
@@ -169,7 +171,7 @@ async fn models(State(app): Shared) -> Json<ModelList> {
 }
 
 async fn metrics_page(State(app): Shared) -> impl IntoResponse {
-    let page = metrics::page(&app.ranks, app.base_name(), app.block_size);
+    let page = metrics::page(&app.ranks, app.base_name(), app.block_size, app.speculates);
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page)
 }
 
