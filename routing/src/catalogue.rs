@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use crate::policy::Policy;
+use crate::decision::residency::pools_of;
+use crate::policy::{Policy, Zone};
 use crate::prompt::Requested;
-use crate::residency::Zone;
 use crate::view::{Model, Replica};
 
 /// What a request asks for.
@@ -139,6 +139,17 @@ pub struct Entry<'a> {
     pub parent: Option<&'a str>,
 }
 
+/// The models of the zone's pools, each once.
+fn models_of<'a>(policy: &'a Policy, zone: &'a Zone) -> Vec<&'a str> {
+    let mut models: Vec<&str> = Vec::new();
+    for admitted in pools_of(policy, zone) {
+        if !models.contains(&admitted.pool.model.as_str()) {
+            models.push(&admitted.pool.model);
+        }
+    }
+    models
+}
+
 /// All names that requests of a zone can ask for: served names first, each model's adapters after
 /// them, in the policy's order.
 pub fn of_zone<'a>(
@@ -147,7 +158,7 @@ pub fn of_zone<'a>(
     zone: &'a Zone,
 ) -> Vec<Entry<'a>> {
     let mut entries: Vec<Entry<'a>> = Vec::new();
-    for model in policy.models_of(zone) {
+    for model in models_of(policy, zone) {
         let names = policy.models.get_key_value(model);
         let tells = told.clone().find(|told| told.name == model);
         let mut served: Vec<&str> = Vec::new();
@@ -183,9 +194,7 @@ pub fn retain_loaded(
 ) {
     entries.retain(|entry| {
         let is_of_model = |replica: &&Replica| {
-            policy
-                .pools_of(zone)
-                .any(|(name, pool, ..)| name == replica.pool && pool.model == entry.model)
+            pools_of(policy, zone).any(|it| it.name == replica.pool && it.pool.model == entry.model)
         };
         let mut all = replicas.iter().filter(is_of_model).peekable();
         entry.parent.is_none() || all.peek().is_none() || all.any(|it| it.has_adapter(entry.id))

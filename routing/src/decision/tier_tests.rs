@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::tests::{Held, ask, held, keys, policy, route, world};
 use super::*;
+use crate::cost::cached_tokens;
 use crate::recent::Recent;
-use crate::view::Tier;
+use crate::view::{Medium, ReplicaState, Tier};
 
 const BLOCKS: u64 = 256;
 

@@ -1,3 +1,5 @@
+//! When an alarm is raised, what it names as the cause, and when it ends.
+
 use proptest::prelude::*;
 
 use super::*;

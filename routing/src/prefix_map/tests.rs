@@ -1,3 +1,5 @@
+//! What searches find, and what writers change.
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
