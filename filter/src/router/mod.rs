@@ -1,6 +1,5 @@
 //! The role `router`: the HTTP filter on every worker.
 
-mod aftermath;
 mod awaited;
 mod dispatch;
 mod drifts;

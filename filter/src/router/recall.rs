@@ -9,9 +9,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use warmpath_proto::v1::Lesson;
+use warmpath_routing::drift::Forecast;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Key};
 
-use super::ticket::{Expected, Ticket};
+use super::ticket::Ticket;
 use crate::host::{Counter, HostError};
 use crate::shared::{self, Data};
 
@@ -62,7 +63,7 @@ impl Recall {
         &self,
         (epoch, slot, block_tokens): (u64, u16, u32),
         keys: &[Key],
-        expected: &Expected,
+        expected: &Forecast,
     ) -> Option<Kept> {
         let kept = self.kept.get() + keys.len();
         if keys.len() > MOST_KEYS || kept > MOST_KEPT {
@@ -158,8 +159,8 @@ impl Kept {
 mod tests {
     use prost::Message;
     use warmpath_proto::v1::Lessons;
+    use warmpath_routing::drift::NextBlock;
 
-    use super::super::ticket::Dispute;
     use super::*;
     use crate::shared::Memory;
 
@@ -167,12 +168,12 @@ mod tests {
         (0..count).map(|at| Key((at as u128 + 1).to_le_bytes())).collect()
     }
 
-    fn expected(cached: u32, prompt: Option<u32>) -> Expected {
-        Expected {
+    fn expected(cached: u32, prompt: Option<u32>) -> Forecast {
+        Forecast {
             cached,
             excused: 0,
             sent_before: 0,
-            dispute: Dispute::default(),
+            next: NextBlock::default(),
             certain: true,
             prompt,
         }

@@ -190,6 +190,6 @@ mod model_tests;
 #[cfg(test)]
 mod residency_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod tier_tests;

@@ -3,7 +3,7 @@
 use super::refusal::Refusal;
 use crate::cost::Cost;
 use crate::fingerprint::Key;
-use crate::view::Medium;
+use crate::view::{Medium, Replica, World};
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +72,31 @@ pub struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
+    /// Tokens that the chosen replica has to compute: what the request counts for there until its first
+    /// token comes.
+    pub fn cold_tokens(&self) -> u32 {
+        self.prompt_tokens.saturating_sub(self.hoped_tokens)
+    }
+
+    /// Whether each replica is asked for a response that one of them holds, and the others answer 404.
+    pub fn seeks_response(&self) -> bool {
+        self.degrade == Some(Degrade::UnknownResponse)
+    }
+
+    /// The replicas to name to Envoy, best first, with their places in the world.
+    ///
+    /// A retry takes the next endpoint and can't change the rank: only those of the first one's rank are
+    /// named, the rest is left to Envoy's own choice. Where a response is sought all are.
+    pub fn named<'w>(
+        &self,
+        world: &'w World,
+    ) -> impl Iterator<Item = (usize, &'w Replica)> + use<'_, 'w> {
+        let all = self.replicas.iter().filter_map(|at| Some((*at, world.replicas.get(*at)?)));
+        let rank = all.clone().next().and_then(|(_, first)| first.rank);
+        let any = self.seeks_response();
+        all.filter(move |(_, replica)| any || replica.rank == rank)
+    }
+
     /// To the zone's nearest pool, replica unknown.
     pub(super) fn unplaced(
         zone: &'a str,

@@ -14,7 +14,7 @@ use crate::recent::Recent;
 use crate::view::{Load, Replica, ReplicaState};
 
 /// A map that is told how many blocks each slot holds of any prompt.
-pub(super) struct Held(pub(super) BTreeMap<u16, u32>);
+pub(crate) struct Held(pub(crate) BTreeMap<u16, u32>);
 
 impl Lookup for Held {
     fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
@@ -27,18 +27,18 @@ impl Lookup for Held {
     }
 }
 
-pub(super) fn held(slots: &[(u16, u32)]) -> Held {
+pub(crate) fn held(slots: &[(u16, u32)]) -> Held {
     Held(slots.iter().copied().collect())
 }
 
-pub(super) fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let policy: Policy = serde_json::from_value(two_regions()).unwrap();
     policy.check().unwrap();
     policy
 }
 
 /// Slots 0 and 1 in the EU, 2 and 3 in the US.
-pub(super) fn world() -> World {
+pub(crate) fn world() -> World {
     let replica = |slot: u16| Replica {
         slot,
         endpoint: format!("10.0.0.{slot}:8000"),
@@ -54,7 +54,7 @@ pub(super) fn world() -> World {
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
 }
 
-pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
+pub(crate) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
     (0..blocks)
         .map(|block| {
             let hash = blake3::hash(&[seed.to_le_bytes(), block.to_le_bytes()].concat());
@@ -64,9 +64,9 @@ pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
 }
 
 /// The model of all pools.
-pub(super) const DEMO: Wants<'static> = Wants::Model { name: "demo", adapter: "" };
+pub(crate) const DEMO: Wants<'static> = Wants::Model { name: "demo", adapter: "" };
 
-pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
+pub(crate) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     Ask {
         zone: Claim::Zone(zone),
         model: DEMO,
@@ -78,7 +78,7 @@ pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     }
 }
 
-pub(super) fn route<'a>(
+pub(crate) fn route<'a>(
     policy: &'a Policy,
     world: &'a World,
     ask: &Ask<'a>,
@@ -90,7 +90,7 @@ pub(super) fn route<'a>(
     }
 }
 
-pub(super) fn refusal(policy: &Policy, world: &World, ask: &Ask<'_>) -> Refusal {
+pub(crate) fn refusal(policy: &Policy, world: &World, ask: &Ask<'_>) -> Refusal {
     match decide(policy, world, ask, &held(&[])) {
         Outcome::Refuse(refusal) => refusal,
         Outcome::Route(route) => panic!("{route:?}"),
@@ -251,6 +251,23 @@ fn ranks_of_one_endpoint_are_named_once() {
     assert_eq!(route.replicas, [1]);
 }
 
+#[test]
+fn retries_are_named_only_where_the_rank_is_the_first_ones() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    world.replicas[0].rank = Some(1);
+    let names = |world: &World, degrade| {
+        let ask = Ask { degrade, ..ask("eu", &keys) };
+        let route = route(&policy, world, &ask, &held(&[(0, 100)]));
+        assert_eq!(route.replicas.len(), 2);
+        assert_eq!(route.cold_tokens(), 1_605 - route.hoped_tokens);
+        route.named(world).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&world, None), [0]);
+    assert_eq!(names(&world, Some(Degrade::UnknownResponse)).len(), 2, "it may be at any");
+    world.replicas[1].rank = Some(1);
+    assert_eq!(names(&world, None), [0, 1]);
+}
+
 fn route_with<'a>(
     policy: &'a Policy,
     world: &'a World,
@@ -408,7 +425,7 @@ fn learned_prices_are_those_of_their_pool() {
 }
 
 prop_compose! {
-    pub(super) fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
+    pub(crate) fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
         -> Load {
         Load { waiting, running, in_flight, kv_usage: kv, rtt_us: 0 }
     }

@@ -6,15 +6,20 @@
 //! tokens is. What came with those answers names the [`Suspect`]. All workers of an Envoy add to one
 //! [`Table`], so that it doesn't matter how many they are.
 
+mod aftermath;
 mod bytes;
 mod counts;
 mod evidence;
+mod forecast;
 mod kind;
+mod observation;
 mod suspect;
 mod table;
 
-pub use evidence::{After, Asked, Observation};
+pub use aftermath::{Aftermath, Answered, MapView};
+pub use forecast::{Forecast, NextBlock};
 pub use kind::Kind;
+pub use observation::{After, Asked, Observation};
 pub use suspect::{Hints, Suspect};
 pub use table::{Id, MOST_DRIFTS, Table};
 
@@ -201,14 +206,14 @@ fn shares(seen: &Observation) -> [Option<f32>; 4] {
         Some(broken) => (Some(broken), Some(0.0)),
         None => (None, None),
     };
-    let surprise = match after.told {
+    let surprise = match after.came {
         // Its event was on its way.
         Some(true) => 0.0,
         Some(false) => share(actual.saturating_sub(expected), actual),
         None => share(actual.saturating_sub(expected.max(seen.hoped)), actual),
     };
     // One event is proof that they come.
-    let unannounced = match after.told {
+    let unannounced = match after.came {
         Some(false) if !after.announced => (actual <= expected).then_some(1.0),
         Some(_) => Some(-MOST),
         None => None,

@@ -42,6 +42,17 @@ pub enum Reported {
     Tokens(u32),
 }
 
+impl Reported {
+    /// Tokens that were cached, as far as that can be known. Engines may say nothing where nothing was
+    /// cached: `silence_is_none` of one that tells of cached tokens where there are some.
+    pub fn tokens(self, silence_is_none: bool) -> Option<u32> {
+        match self {
+            Self::Tokens(tokens) => Some(tokens),
+            Self::Null | Self::Absent => silence_is_none.then_some(0),
+        }
+    }
+}
+
 /// Answers of engines, as their tests need them.
 #[cfg(test)]
 mod answers;
