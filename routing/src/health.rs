@@ -74,11 +74,11 @@ impl Track {
             Cause::Prompt(prompt) => (Some(prompt), None),
             Cause::Request { prompt, connection } => (Some(prompt), Some(connection)),
         };
-        let told = [(&mut self.prompts, prompt), (&mut self.connections, connection)];
-        if told.iter().any(|(known, name)| name.is_some_and(|name| known.contains(&name))) {
+        let names = [(&mut self.prompts, prompt), (&mut self.connections, connection)];
+        if names.iter().any(|(known, name)| name.is_some_and(|name| known.contains(&name))) {
             return false;
         }
-        for (known, name) in told {
+        for (known, name) in names {
             if known.len() >= REMEMBERED {
                 known.remove(0);
             }

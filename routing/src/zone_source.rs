@@ -44,7 +44,7 @@ pub enum Source {
     /// certificate's subject (`["connection", "subject_peer_certificate"]`).
     Property(Vec<String>),
     /// The zone by the host that is asked. A client chooses that, so it is worth something only
-    /// where hosts are told apart before, by certificates or networks.
+    /// where hosts are distinguished before, by certificates or networks.
     Host(BTreeMap<String, String>),
     /// The zone by the value of another source: tenants' names, say. A value that is not listed
     /// is no zone.
@@ -190,10 +190,10 @@ mod tests {
         }
     }
 
-    fn read(config: serde_json::Value, told: &[(&'static str, &'static str)]) -> String {
+    fn read(config: serde_json::Value, says: &[(&'static str, &'static str)]) -> String {
         let source: ZoneSource = serde_json::from_value(config).unwrap();
         assert_eq!(source.void(), None);
-        let found = source.find(&TestRequest(told.iter().copied().collect()));
+        let found = source.find(&TestRequest(says.iter().copied().collect()));
         found.map_or("-".into(), |found| {
             let zone = match found.claim() {
                 Claim::Zone(zone) => zone,
@@ -214,7 +214,7 @@ mod tests {
             {"host": {"Eu.example.com": "eu"}},
             {"header": "x-zone"}
         ]});
-        for (told, expected) in [
+        for (says, expected) in [
             (vec![("metadata.zone", "a"), ("x-tenant", "bank")], "a by property.0"),
             (vec![("x-tenant", "bank"), ("x-zone", "b")], "eu by header.1"),
             (vec![("x-tenant", "thief"), ("x-zone", "b")], "no zone by header.1"),
@@ -224,7 +224,7 @@ mod tests {
             (vec![(":authority", "other.example.com"), ("x-zone", "b")], "b by header.3"),
             (vec![], "-"),
         ] {
-            assert_eq!(read(list.clone(), &told), expected, "{told:?}");
+            assert_eq!(read(list.clone(), &says), expected, "{says:?}");
         }
     }
 

@@ -125,7 +125,7 @@ pub(super) fn order(
     let far = |c: &Candidate<'_>| {
         if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
     };
-    // Those who hold the same are parted by the whole prompt: were it by the ring, all who share a
+    // Those who hold the same are parted by the whole prompt: were it by their first blocks, all who share a
     // prefix would crowd at the first of its holders.
     let key = if warm { spread } else { key };
     // And before that by how full their KV cache is, in steps too coarse to flap.

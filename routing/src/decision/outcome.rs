@@ -176,7 +176,7 @@ pub enum Degrade {
     UnknownApi,
     /// The request has no body.
     NoBody,
-    /// The body is larger than what is looked into.
+    /// The body is larger than what is read.
     BodyTooLarge,
     /// The body is not what the API takes.
     BadRequest,

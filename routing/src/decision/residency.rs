@@ -23,7 +23,7 @@ pub enum NoZone {
 /// The zone that a claim stands for, with its name.
 ///
 /// # Errors
-/// [`NoZone`], where nothing names a zone and there is no default, or where there is no zone of that
+/// [`NoZone`], when nothing names a zone and there is no default, or when there is no zone of that
 /// name: the request must be refused.
 pub fn zone_of<'a>(
     zones: &'a BTreeMap<String, Zone>,

@@ -13,7 +13,7 @@ use crate::prefix_map::{Match, Wanted};
 use crate::recent::Recent;
 use crate::view::{Load, Replica, ReplicaState};
 
-/// A map that is told how many blocks each slot holds of any prompt.
+/// A map of which each slot holds so many blocks of any prompt.
 pub(crate) struct Held(pub(crate) BTreeMap<u16, u32>);
 
 impl Lookup for Held {

@@ -20,7 +20,7 @@ pub(super) struct Worth<'a> {
     pub(super) prompt_tokens: u32,
     /// What is on its way to them.
     pub(super) hoped: &'a Matches,
-    /// What the first choice costs at most, told once those are found that hold most. None where more
+    /// What the first choice costs at most, known once those are found that hold most. None where more
     /// than a candidate's own cost decides: homes by regions' weights, tiers.
     pub(super) limit: OnceCell<Option<f64>>,
 }

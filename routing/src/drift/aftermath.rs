@@ -35,7 +35,7 @@ pub struct Answered {
     pub seen: Observation,
 }
 
-/// What an answer is held against afterwards: the map as it is by then. Times are in milliseconds since
+/// What an answer is compared with afterwards: the map as it is by then. Times are in milliseconds since
 /// 1970.
 pub trait MapView {
     /// The slot of a replica now; `None` of one that is no more.

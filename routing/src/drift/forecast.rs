@@ -1,4 +1,4 @@
-//! What a decision expects its replica to have cached, to be held against the engine's own count.
+//! What a decision expects its replica to have cached, to be compared with the engine's own count.
 
 use crate::decision::{Ask, Route};
 use crate::fingerprint::{BLOCK_TOKENS, Key};

@@ -10,7 +10,7 @@ impl Policy {
     /// Checks that names resolve, numbers make sense and no zone reaches outside itself.
     ///
     /// # Errors
-    /// [`PolicyError`], the first thing that is wrong, with its field.
+    /// When something is wrong: [`PolicyError`], the first thing that is, with its field.
     pub fn check(&self) -> Result<(), PolicyError> {
         let known_region = |field: String, name: &String| {
             if self.regions.contains_key(name) {

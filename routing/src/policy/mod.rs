@@ -36,7 +36,7 @@ pub struct Policy {
     /// Residency rules, by name.
     pub zones: BTreeMap<String, Zone>,
     /// The names by which requests ask for models, by the model's name in `pools`. They hold beside
-    /// what the relay tells, and where it has told nothing (yet).
+    /// what the relay announces, and where it has announced nothing (yet).
     #[serde(default)]
     pub models: BTreeMap<String, ModelNames>,
     /// What a request asks for that names no model, where there are several: one of their names.

@@ -85,7 +85,7 @@ impl Zone {
     /// Whether hardware in this region may see the zone's requests.
     ///
     /// # Errors
-    /// [`Exclusion`], the first thing of the rule that keeps the region out, if anything does.
+    /// When the rule keeps the region out: [`Exclusion`], the first thing in it that does.
     pub fn judge(&self, name: &str, region: &Region) -> Result<(), Exclusion> {
         let lists = |list: &[String], what: &str| list.iter().any(|listed| listed == what);
         let refuse = |why, refused: bool| if refused { Err(why) } else { Ok(()) };

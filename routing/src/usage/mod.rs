@@ -11,7 +11,7 @@
 //!
 //! (vLLM: `entrypoints/openai/responses/protocol.py`, `entrypoints/anthropic/serving.py`; SGLang:
 //! `srt/entrypoints/openai/protocol.py`, `srt/entrypoints/anthropic/serving.py`.) So of chats and
-//! completions the last bytes are kept and looked into when the answer has ended ([`Tail`]), and of
+//! completions the last bytes are kept and read when the answer has ended ([`Tail`]), and of
 //! the others every byte is followed ([`Scan`]).
 
 mod object;
