@@ -4,12 +4,13 @@ use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
 use warmpath_routing::decision::{Ask, Route};
 use warmpath_routing::drift::{Asked, Forecast};
+use warmpath_routing::health::{Ending, is_overloaded};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
 use warmpath_routing::prompt::{Api, CacheUse};
 use warmpath_routing::view::World;
 
-use super::ending::{Client, Ending};
+use super::client::Client;
 use super::recall::Kept;
 
 /// A request under way.
@@ -126,7 +127,7 @@ pub(super) struct Answer {
 impl Answer {
     /// An engine says that it can't serve.
     pub(super) fn is_overloaded(&self) -> bool {
-        self.of_engine && matches!(self.status, 502..=504)
+        self.of_engine && is_overloaded(self.status)
     }
 }
 

@@ -4,11 +4,13 @@
 //! that its engine can't survive would so take down one engine after the other. What is known of such
 //! prompts is one [`Table`] of bounded size, which the workers of an Envoy share.
 
+mod client;
 mod naming;
 mod table;
 
 use serde::Deserialize;
 
+pub use client::client_of;
 pub use naming::{Naming, Prompt, Secret};
 pub use table::{Death, MOST_ENGINES, Table, Verdict};
 

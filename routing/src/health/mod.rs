@@ -7,6 +7,10 @@
 //! prompt and once for the client's connection: nobody ejects a replica for all by sending the same
 //! again, nor many of its kind at once.
 
+mod ending;
+
+pub use ending::{Ending, engines_failed, is_overloaded, is_taken};
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
