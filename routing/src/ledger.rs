@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn golden_bytes_never_change() {
         let line = Line { in_flight: 2, cold_tokens: 3, ejected_until_ms: 4 };
         let ledger = Ledger { id: 7, beat_ms: 1_000, lines: [(9, line)].into() };
         assert_eq!(

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_places() {
+    fn golden_places_never_change() {
         assert_eq!(place(1, &replica(1)), 0xcb7f_b02d_b259_0549);
         assert_eq!(place(key(7), &Replica { rank: Some(3), ..replica(2) }), 0x4180_c7cc_b559_d6a6);
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_slots() {
+    fn a_place_is_the_endpoints_and_ranks_whatever_the_slot() {
         let heavy = Replica { weight: 300, ..replica(1) };
         assert_eq!(heavy.name(), replica(1).name(), "a weight is no other replica");
         let a = replica(1);

@@ -66,6 +66,7 @@ fn panel(area: &Area<'_>, along: &str, unit: &str, members: &[&Series]) -> anyho
     let top = up.end;
     let mut chart = ChartBuilder::on(area)
         .margin(10)
+        .margin_right(26)
         .x_label_area_size(34)
         .y_label_area_size(58)
         .build_cartesian_2d(across.log_scale(), up.log_scale())?;
@@ -99,7 +100,6 @@ fn panel(area: &Area<'_>, along: &str, unit: &str, members: &[&Series]) -> anyho
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperLeft)
         .label_font(FONT)
-        .background_style(WHITE.mix(0.8))
         .draw()?;
     Ok(())
 }
