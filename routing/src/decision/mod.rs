@@ -1,8 +1,10 @@
 //! The one function: a request and a view of the world in, a decision with its reasons out.
 //!
-//! Residency comes before everything: only pools that the zone admits are looked at, and nothing
-//! that follows can add one. Then the model: only its pools are. Whatever else is missing (a prompt
-//! that could not be read, a stale map) costs warmth, not service.
+//! Residency comes before everything ([`residency`]): only pools that the zone admits are looked at, and
+//! nothing that follows can add one. Then the model (`model.rs`): only its pools are. The replicas of those
+//! that may serve are the candidates (`candidate.rs`), each with its cost; which of them comes first
+//! says `order.rs`. Whatever else is missing (a prompt that could not be read, a stale map) costs warmth,
+//! not service.
 
 mod ask;
 mod candidate;
