@@ -1,7 +1,7 @@
 //! What is known of the world when a decision is taken.
 
-use crate::cost::cached_tokens;
 use crate::fingerprint::Scope;
+use crate::reuse::cached_tokens;
 
 /// One place that a request can be sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]

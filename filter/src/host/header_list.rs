@@ -48,6 +48,12 @@ impl HeaderList {
     }
 }
 
+/// Bytes as text; what is no UTF-8 is replaced.
+pub fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -6,7 +6,7 @@ mod header_list;
 mod metric;
 mod raw;
 
-pub use header_list::HeaderList;
+pub use header_list::{HeaderList, text};
 pub use metric::{Counter, Gauge, Histogram, tell_metrics};
 
 use std::fmt;

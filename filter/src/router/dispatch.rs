@@ -566,8 +566,10 @@ impl<D: Data> Dispatch<D> {
     /// An answer has come to its end, and says this of its tokens.
     pub(super) fn finished(&mut self, ticket: &Ticket, usage: Option<Usage>) {
         self.feedback.usage(ticket, usage);
-        if let Some(cached) = self.feedback.cached(ticket, usage) {
-            self.recall.learn(ticket, cached, self.view.epoch());
+        if let Some(cached) = self.feedback.cached(ticket, usage)
+            && let (Some(kept), Some(expected)) = (&ticket.kept, &ticket.expected)
+        {
+            self.recall.learn(kept, expected, cached, self.view.epoch());
         }
         self.feedback.timing(&self.config.policy.cost, ticket, usage);
     }

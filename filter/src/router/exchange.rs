@@ -16,7 +16,7 @@ use warmpath_routing::zone_source::NamedZone;
 use super::Router;
 use super::dispatch::{Asked, Decided, Told};
 use super::inflate::{Coding, InflateError};
-use super::response::{Progress, Watch};
+use super::response::{Progress, Watch, begins_early};
 use super::stored::Stored;
 use super::ticket::Ticket;
 use super::waiting::Now;
@@ -714,15 +714,4 @@ impl Drop for Flow {
             self.router.with(|all| all.landed(&mut ticket));
         }
     }
-}
-
-/// Whether streams of this API begin before the prompt is computed: with `response.created` and
-/// `response.in_progress` (vLLM 0.32, `entrypoints/openai/responses/serving.py`).
-pub(super) fn begins_early(api: Option<Api>) -> bool {
-    api == Some(Api::Responses)
-}
-
-pub(super) fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -13,7 +13,6 @@ use warmpath_routing::drift::Forecast;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Key};
 use warmpath_routing::view::Replica;
 
-use super::ticket::Ticket;
 use crate::host::{Counter, HostError};
 use crate::shared::{self, Data};
 
@@ -89,9 +88,9 @@ impl Recall {
         })
     }
 
-    /// An answer says that so many tokens were cached. `epoch`: that of slots now.
-    pub(super) fn learn(&mut self, ticket: &Ticket, cached: u32, epoch: u64) {
-        let (Some(kept), Some(expected)) = (&ticket.kept, &ticket.expected) else { return };
+    /// An answer to a request whose keys were kept says that so many tokens were cached. `epoch`: that
+    /// of slots now.
+    pub(super) fn learn(&mut self, kept: &Kept, expected: &Forecast, cached: u32, epoch: u64) {
         if kept.epoch != epoch {
             return;
         }
@@ -174,6 +173,7 @@ mod tests {
     use warmpath_routing::drift::NextBlock;
     use warmpath_routing::view::ReplicaState;
 
+    use super::super::ticket::Ticket;
     use super::*;
     use crate::shared::Memory;
 
@@ -206,6 +206,11 @@ mod tests {
             ends: None,
             adapters: None,
         }
+    }
+
+    fn learn(recall: &mut Recall, ticket: &Ticket, cached: u32, epoch: u64) {
+        let (Some(kept), Some(expected)) = (&ticket.kept, &ticket.expected) else { return };
+        recall.learn(kept, expected, cached, epoch);
     }
 
     fn kept(recall: &Recall, keys: &[Key], block: u32, cached: u32, prompt: u32) -> Ticket {
@@ -267,7 +272,7 @@ mod tests {
         let (some, none): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.kept.is_some());
         assert_eq!((some.len(), none.len()), (MOST_KEPT / MOST_KEYS, 100 - MOST_KEPT / MOST_KEYS));
         for ticket in &some {
-            recall.learn(ticket, 16, 7);
+            learn(&mut recall, ticket, 16, 7);
         }
         assert_eq!(recall.untold.len(), MOST_UNTOLD_KEYS / MOST_KEYS);
         for ticket in some {
@@ -278,9 +283,9 @@ mod tests {
         recall.untold.clear();
         recall.untold_keys = 0;
         let small = kept(&recall, &keys(2), 16, 0, 32);
-        recall.learn(&small, 16, 8);
+        learn(&mut recall, &small, 16, 8);
         assert!(recall.is_told(), "slots are others now");
-        (0..2 * MOST_UNTOLD).for_each(|_| recall.learn(&small, 16, 7));
+        (0..2 * MOST_UNTOLD).for_each(|_| learn(&mut recall, &small, 16, 7));
         assert_eq!(recall.untold.len(), MOST_UNTOLD);
         let mut data = Memory::default();
         recall.tell(&mut data).unwrap();
@@ -293,7 +298,8 @@ mod tests {
 
         // A service that takes nothing makes nobody keep more.
         for _ in 0..100 {
-            recall.learn(&kept(&recall, &keys(MOST_KEYS), 16, 0, (MOST_KEYS * 16) as u32), 16, 7);
+            let ticket = kept(&recall, &keys(MOST_KEYS), 16, 0, (MOST_KEYS * 16) as u32);
+            learn(&mut recall, &ticket, 16, 7);
             recall.tell(&mut data).unwrap();
         }
         let bytes = data.get(shared::LESSONS).unwrap().unwrap().len();

@@ -8,7 +8,6 @@ use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{Scan, TAIL_BYTES, Tail, Usage};
 
 use super::client::Client;
-use super::exchange::begins_early;
 use super::ticket::Answer;
 use crate::host::{self, HeaderList, Headers};
 
@@ -233,7 +232,13 @@ fn report(headers: &HeaderList) -> host::Result<Option<Orca>> {
 }
 
 fn property(path: &str) -> host::Result<String> {
-    Ok(host::property(path)?.map(super::exchange::text).unwrap_or_default())
+    Ok(host::property(path)?.map(host::text).unwrap_or_default())
+}
+
+/// Whether streams of this API begin before the prompt is computed: with `response.created` and
+/// `response.in_progress` (vLLM 0.32, `entrypoints/openai/responses/serving.py`).
+pub(super) fn begins_early(api: Option<Api>) -> bool {
+    api == Some(Api::Responses)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use warmpath_routing::zone_source::Request;
 
-use super::exchange::text;
 use crate::host::{self, HeaderList};
 
 /// What the sources are read from. What the host refuses counts as not said, which ends in the
@@ -15,6 +14,10 @@ impl Request for Asking<'_> {
     }
 
     fn property(&self, path: &[String]) -> Option<String> {
-        host::property(&path.join("\0")).ok().flatten().filter(|value| !value.is_empty()).map(text)
+        host::property(&path.join("\0"))
+            .ok()
+            .flatten()
+            .filter(|value| !value.is_empty())
+            .map(host::text)
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::tests::{Held, ask, held, keys, policy, route, world};
 use super::*;
-use crate::cost::cached_tokens;
+use crate::reuse::cached_tokens;
 use crate::recent::Recent;
 use crate::view::{Medium, ReplicaState, Tier};
 
