@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
-use warmpath_relay::time_zone;
+use warmpath_relay::config::time_zone;
 use warmpath_routing::prompt::{ContentFormat, Engine, Serving};
 
 /// What an engine was started with.

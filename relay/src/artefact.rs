@@ -5,7 +5,7 @@ use std::path::Path;
 use warmpath_proto::v1;
 use warmpath_routing::prompt::{self, ArtefactError, ModelFiles, Serving, preprocess_for};
 
-use crate::listing::Listings;
+use crate::engine::listing::Listings;
 
 /// A tokenizer with its chat template, preprocessed for the filter.
 #[derive(Clone, Debug)]

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,9 +17,11 @@ use warmpath_proto::v1::side_stream_server::SideStreamServer;
 use crate::artefact::{self, Artefact, Build, Catalogue, Unbuilt};
 use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
 use crate::discovery::{Sightings, Source};
+use crate::engine::listing::Listings;
+use crate::error::RelayError;
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
-use crate::listing::Listings;
+use crate::listen::bind;
 use crate::sidestream::Server;
 use crate::state::State;
 use crate::{admin, discovery};
@@ -31,32 +32,6 @@ const MESSAGES: usize = 256;
 const MAX_UP: usize = 256 * 1024;
 /// Time for streams to end when the relay stops.
 const STOP: Duration = Duration::from_secs(2);
-
-/// Why the relay didn't start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// A model's files can't be used.
-    #[error("model {model}: {what}")]
-    Model {
-        /// Its name.
-        model: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// An address can't be bound.
-    #[error("can't listen on {address} for {purpose}: {error}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// What for.
-        purpose: &'static str,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The gRPC server failed.
-    #[error("the side-stream's server failed: {0}")]
-    Serve(#[from] tonic::transport::Error),
-}
 
 /// Checks what reading a configuration alone doesn't: that each model's files can be used.
 ///
@@ -292,14 +267,6 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
     let mut seen = HashSet::new();
     let first = |spec: &Spec| seen.insert((spec.endpoint, spec.rank));
     all.filter_map(spec).filter(first).take(MAX_REPLICAS).collect()
-}
-
-pub(crate) async fn bind(address: &str, purpose: &'static str) -> Result<TcpListener, RelayError> {
-    TcpListener::bind(address).await.map_err(|error| RelayError::Listen {
-        address: address.to_owned(),
-        purpose,
-        error,
-    })
 }
 
 /// Models as the side-stream tells them, and what their fingerprints are rooted in.

@@ -18,10 +18,10 @@ use warmpath_proto::v1::{self, ArtefactChunk, Down, Hello, Up, up};
 use crate::artefact::Catalogue;
 use crate::config::Token;
 use crate::index::Changes;
-use crate::lessons::lessons;
-use crate::message::{Message, Sender};
-use crate::policy_pools::PolicyPools;
+use crate::index::lesson::lessons;
 use crate::state::Subscription;
+use crate::state::message::{Message, Sender};
+use crate::state::policy_pools::PolicyPools;
 
 /// Bytes of one artefact chunk.
 const CHUNK: usize = 256 * 1024;

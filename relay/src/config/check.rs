@@ -16,10 +16,10 @@ use super::{
     Config, ConfigError, Discovery, Events, MAX_REPLICAS, Model, Place, Port, Ranks, Replica, Tls,
     Token,
 };
-use crate::adapters::Adapters;
+use crate::engine::adapters::Adapters;
+use crate::engine::polling::Polling;
+use crate::engine::way::Way;
 use crate::index::Limits;
-use crate::load::Polling;
-use crate::subscriber::Way;
 
 /// Data-parallel ranks at one address.
 const MAX_RANKS: u32 = 1024;

@@ -7,6 +7,7 @@ mod secrets;
 mod serving;
 #[cfg(test)]
 mod tests;
+pub mod time_zone;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,10 +16,10 @@ use std::time::Duration;
 
 use warmpath_routing::prompt::Serving;
 
-use crate::adapters::Adapters;
+use crate::engine::adapters::Adapters;
+use crate::engine::polling::Polling;
+use crate::engine::way::Way;
 use crate::index::{Duplicates, Limits};
-use crate::load::Polling;
-use crate::subscriber::Way;
 use check::Checker;
 pub use error::ConfigError;
 use raw::RawConfig;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{PATIENCE, Source, replicas};
 use crate::config::Port;
-use crate::subscriber::jittered;
+use crate::engine::jitter::jittered;
 
 /// Looks the name up again and again.
 pub(super) async fn follow(mut source: Source, name: &str, every: Duration) {
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
     use crate::config::{Discovery, Place};
     use crate::discovery::Sightings;
+    use crate::engine::way::Way;
     use crate::index::Duplicates;
-    use crate::subscriber::Way;
 
     fn looking_for(name: &str) -> Discovery {
         Discovery {

@@ -18,7 +18,7 @@ use tokio_stream::StreamExt as _;
 use tracing::warn;
 
 use super::{Ended, Source, slices};
-use crate::subscriber::jittered;
+use crate::engine::jitter::jittered;
 
 /// Time between attempts, after a failure: from, and up to.
 const AGAIN: Duration = Duration::from_millis(500);

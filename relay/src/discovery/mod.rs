@@ -15,20 +15,20 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::config::{Config, Discovery, Events, Place, Ranks, Replica};
-use crate::subscriber::Way;
+use crate::engine::way::Way;
 pub(crate) use sightings::{Sighting, Sightings};
 
 /// Time for the first answer of a source, before the relay serves without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What one source found: its place in [`Config::discovery`] and the replicas.
-pub(crate) type Found = (usize, Vec<Replica>);
+pub(crate) type SourceReplicas = (usize, Vec<Replica>);
 
 /// A source at work.
 pub(crate) struct Source {
     place: usize,
     discovery: Discovery,
-    found: mpsc::Sender<Found>,
+    found: mpsc::Sender<SourceReplicas>,
     sighting: Sighting,
     known: Option<Vec<Replica>>,
     failing: bool,
@@ -41,7 +41,7 @@ impl Source {
     pub(crate) fn new(
         place: usize,
         discovery: Discovery,
-        found: mpsc::Sender<Found>,
+        found: mpsc::Sender<SourceReplicas>,
         sightings: &Sightings,
     ) -> Self {
         let sighting = sightings.of(&discovery.place);

@@ -5,6 +5,7 @@ mod changes;
 mod ends;
 mod forest;
 mod groups;
+pub mod lesson;
 mod naming;
 mod node;
 mod rules;

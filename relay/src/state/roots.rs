@@ -3,8 +3,8 @@
 use tracing::warn;
 
 use super::State;
+use super::message::ReplicaId;
 use super::replica::Replica;
-use crate::message::ReplicaId;
 
 impl State {
     /// An engine says where it has its model from.

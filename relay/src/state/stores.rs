@@ -9,9 +9,9 @@ use tracing::{info, warn};
 use warmpath_proto::v1;
 
 use super::State;
+use super::message::{Doubt, ReplicaId};
 use crate::events::Event;
 use crate::index::{ModelScope, View};
-use crate::message::{Doubt, ReplicaId};
 
 /// A store's name; engines of another model share nothing, whatever their store is called.
 pub(super) type StoreKey = (String, Arc<ModelScope>);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::*;
-use crate::lessons::Lesson;
+use crate::index::lesson::Lesson;
 
 const SLOT: u32 = 7;
 

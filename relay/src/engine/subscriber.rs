@@ -14,13 +14,15 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::counters::Counters;
+use super::alarms::Alarms;
+use super::counters::Counters;
+use super::jitter::jittered;
+use super::ranks::OTHERS;
+use super::replay::{Replayed, replay};
+use super::way::Way;
+use super::zmtp::{Connection, Role};
 use crate::events::{self, Batch, Event};
-use crate::load::Alarms;
-use crate::message::{Doubt, Message, ReplicaId, Sender};
-use crate::ranks::OTHERS;
-use crate::replay::{Replayed, replay};
-use crate::zmtp::{Connection, Role, ZmtpError};
+use crate::state::message::{Doubt, Message, ReplicaId, Sender};
 
 /// Waits between attempts to connect; an engine that starts is to be heard soon.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -31,15 +33,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(300);
 /// Quiet time after which the replay is asked whether the last events were lost: a gap shows only
 /// when something follows it.
 const LATER_LOOK: Duration = Duration::from_secs(10);
-
-/// How to reach an engine's publisher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It binds, the relay connects to `host:port`.
-    Connect(String),
-    /// The relay binds `address:port`, it connects.
-    Bind(String),
-}
 
 /// What a subscriber needs to know.
 #[derive(Clone, Debug)]
@@ -119,7 +112,7 @@ impl Subscriber {
                 Err(error) => {
                     let error = error.to_string();
                     if told.as_ref() != Some(&error) {
-                        warn!(engine = self.source.name, address, %error, "can't hear the engine's events; trying on");
+                        warn!(engine = self.source.name, address, %error, "can't subscribe to the engine's events; retrying");
                         told = Some(error);
                     }
                     self.settle().await?;
@@ -458,18 +451,4 @@ async fn accept(listener: TcpListener, name: String, arrivals: mpsc::Sender<Conn
             }
         }
     }
-}
-
-/// Between 3/4 and 5/4 of it, so that many don't act in step.
-pub(crate) fn jittered(wait: Duration) -> Duration {
-    let share = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
-    wait.mul_f64(0.75 + share / 2.0)
-}
-
-/// Waits for a future no longer than a handshake may take; for replay.
-pub(crate) async fn in_time<T>(
-    limit: Duration,
-    future: impl Future<Output = Result<T, ZmtpError>>,
-) -> Result<T, ZmtpError> {
-    timeout(limit, future).await.map_err(|_| ZmtpError::Timeout)?
 }

@@ -3,71 +3,32 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use crate::counters::Counters;
-use crate::gauges::{Engines, Load, Page, parse};
-use crate::listing::{Asking, Listing, MAX_ANSWER};
-use crate::message::{Message, ReplicaId, Sender};
-use crate::ranks::Rank;
-use crate::round_trip::RoundTrip;
-use crate::rounds::Rounds;
-use crate::subscriber::jittered;
+use super::alarms::Alarms;
+use super::counters::Counters;
+use super::gauges::{Page, parse};
+use super::jitter::jittered;
+use super::listing::{Asking, Listing, MAX_ANSWER};
+use super::polling::Polling;
+use super::ranks::Rank;
+use super::report::{Engines, Report};
+use super::round_trip::RoundTrip;
+use super::rounds::Rounds;
+use crate::state::message::{Message, ReplicaId, Sender};
 
 /// Bytes of /metrics that are read. vLLM's has about 60 kB.
 const MAX_METRICS: usize = 8 << 20;
 
 /// Timeouts in a row after which an engine is down. One may be a busy event loop.
 const TIMEOUTS_TO_DOWN: u32 = 3;
-
-/// How often and how patiently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Polling {
-    /// Between two polls.
-    pub interval: Duration,
-    /// For one answer.
-    pub timeout: Duration,
-    /// Between two looks at `/health` of an engine whose `/metrics` answers, jittered by a quarter:
-    /// SGLang generates a token for each.
-    pub health: Duration,
-    /// Between two looks at which models and adapters it serves, jittered by a quarter.
-    pub models: Duration,
-    /// Time with running requests but without events after which an engine is suspect; none for
-    /// never.
-    pub silence: Option<Duration>,
-    /// Between two measurements of the network's round trip, jittered by a quarter; none for never.
-    pub round_trips: Option<Duration>,
-}
-
-/// What one poll found.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
-    /// It can serve.
-    pub up: bool,
-    /// How busy it is, where /metrics could be read.
-    pub load: Option<Load>,
-    /// The network's round trip to it, once that was measured.
-    pub round_trip: Option<Duration>,
-}
-
-/// What polling tells the subscriber of the same engine.
-#[derive(Debug, Default)]
-pub struct Alarms {
-    /// The API's port refuses: the process is gone, and its cache with it.
-    pub gone: Notify,
-    /// It answers again after a silence: it may be another process on a host that came back, which
-    /// only shows on the old connection when something is sent there.
-    pub back: Notify,
-}
 
 /// Polls one replica.
 pub struct Poller {

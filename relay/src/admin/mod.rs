@@ -18,7 +18,7 @@ use warmpath_routing::fingerprint::Key;
 
 use crate::discovery::Sightings;
 use crate::index::GroupSummary;
-use crate::message::{Message, Sender};
+use crate::state::message::{Message, Sender};
 use crate::state::{Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary};
 
 /// Serves until `stop`.
