@@ -19,7 +19,7 @@ use crate::engine::poller::Poller;
 use crate::engine::polling::Polling;
 use crate::engine::ranks::Rank;
 use crate::engine::rounds::Rounds;
-use crate::engine::subscriber::{Source, Subscriber};
+use crate::engine::subscriber::{Publisher, Subscriber};
 use crate::engine::way::Way;
 use crate::error::RelayError;
 use crate::index::{Limits, ModelScope, View};
@@ -186,7 +186,7 @@ impl Fleet {
         let alarms = Arc::new(Alarms::default());
         let mut tasks = Vec::new();
         if let Some(events) = &spec.events {
-            let source = Source {
+            let source = Publisher {
                 replica,
                 name: spec.name(),
                 way: events.way.clone(),

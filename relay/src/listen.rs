@@ -30,7 +30,7 @@ pub(crate) async fn bind_when_free(address: &str, purpose: &'static str) -> TcpL
             Ok(listener) => return listener,
             Err(error) if !told => {
                 told = true;
-                warn!(%error, "retrying");
+                warn!(%error, "can't bind the address; retrying");
             }
             Err(_) => {}
         }

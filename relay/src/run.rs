@@ -36,7 +36,8 @@ const STOP: Duration = Duration::from_secs(2);
 /// Checks what reading a configuration alone doesn't: that each model's files can be used.
 ///
 /// # Errors
-/// [`RelayError::Model`].
+/// [`RelayError::Model`] for the first model whose files are missing, damaged or can't be
+/// preprocessed.
 pub async fn check(config: &Config) -> Result<(), RelayError> {
     catalogue(&config.models, artefact::build).await.map(|_| ())
 }
@@ -44,7 +45,9 @@ pub async fn check(config: &Config) -> Result<(), RelayError> {
 /// Runs a relay until `shutdown`.
 ///
 /// # Errors
-/// [`RelayError`] where it can't start or can't go on.
+/// At start [`RelayError::Model`] where a model's files can't be used and [`RelayError::Listen`] where
+/// an address can't be bound; [`RelayError::Serve`] where TLS can't be set up or the gRPC server
+/// fails.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RelayError> {
     run_with(config, artefact::build, |_| {}, shutdown).await
 }
@@ -97,7 +100,7 @@ pub async fn run_reloading(
         tasks.spawn(admin::serve(listener, sender.clone(), sightings.clone(), stop.clone()));
     }
     let address = listener.local_addr().unwrap_or(config.listen);
-    info!(%address, replicas = config.replicas.len(), models = config.models.len(), "the relay serves");
+    info!(%address, replicas = config.replicas.len(), models = config.models.len(), "relay started");
     listening(address);
 
     let tls = config.tls.clone();
@@ -134,7 +137,7 @@ pub async fn run_reloading(
             if let Ok(result) = tokio::time::timeout(STOP, &mut serving).await {
                 result
             } else {
-                warn!("side-streams didn't end in time");
+                warn!("side-streams did not end in time");
                 Ok(())
             }
         }
@@ -204,7 +207,7 @@ impl Keeper {
             || config.token != old.token
             || config.tls != old.tls
         {
-            warn!("listen, admin, token_file and tls change at the next start only");
+            warn!("changes of listen, admin, token_file and tls take effect after a restart only");
         }
         // What discovery found is still true of sources that stay.
         let found = config.discovery.iter().map(|source| {
@@ -219,7 +222,7 @@ impl Keeper {
         self.listings.configure(&self.config.models);
         self.tell_models();
         self.settle().await;
-        info!(replicas, models = self.scopes.len(), "the configuration was loaded again");
+        info!(replicas, models = self.scopes.len(), "configuration reloaded");
     }
 
     /// The table of models, with what engines list; side-streams hear of it if it changed.
@@ -313,7 +316,11 @@ async fn artefact_of(model: &Model, build: Build) -> Result<Option<Artefact>, Re
     match tokio::task::spawn_blocking(move || build(&path, &serving)).await {
         Ok(Ok(artefact)) => Ok(Some(artefact)),
         Ok(Err(Unbuilt::Unsupported(what))) => {
-            warn!(model = model.name, what, "no tokenizer; its requests are routed by the ring");
+            warn!(
+                model = model.name,
+                what,
+                "unsupported tokenizer; requests for this model are routed by consistent hashing"
+            );
             Ok(None)
         }
         Ok(Err(Unbuilt::Unusable(what))) => Err(failed(what)),

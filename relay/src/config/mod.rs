@@ -1,7 +1,9 @@
 //! The relay's configuration: YAML, checked at start. Errors name the line and the field.
 
 mod check;
+mod discovery;
 mod error;
+mod port;
 mod raw;
 mod secrets;
 mod serving;
@@ -20,8 +22,8 @@ use crate::engine::adapters::Adapters;
 use crate::engine::polling::Polling;
 use crate::engine::way::Way;
 use crate::index::{Duplicates, Limits};
-use check::Checker;
 pub use error::ConfigError;
+pub use port::Port;
 use raw::RawConfig;
 pub use secrets::{Tls, Token};
 
@@ -163,16 +165,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// A port: its number, or its name in the EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(untagged)]
-pub enum Port {
-    /// Its number.
-    Number(u16),
-    /// Its name.
-    Name(String),
-}
-
 /// How a replica's events are heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
@@ -190,7 +182,7 @@ impl Config {
     /// Reads and checks a file. Relative paths in it are relative to its directory.
     ///
     /// # Errors
-    /// [`ConfigError`], the first one found.
+    /// [`ConfigError::Read`] where the file can't be read; else as [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
@@ -201,7 +193,9 @@ impl Config {
     /// Checks a text. `file` is its name in errors, `directory` what relative paths begin from.
     ///
     /// # Errors
-    /// [`ConfigError`], the first one found.
+    /// [`ConfigError::Shape`] where the text isn't YAML or a field is unknown, missing or of another
+    /// type; [`ConfigError::Value`] for the first value that can't be meant, or whose file can't be
+    /// read.
     pub fn parse(text: &str, file: &str, directory: &Path) -> Result<Self, ConfigError> {
         let mut field = String::new();
         let raw: RawConfig = serde_saphyr::with_deserializer_from_str(text, |yaml| {
@@ -218,6 +212,6 @@ impl Config {
             };
             ConfigError::Shape { file: file.to_owned(), error: format!("{field}{error}") }
         })?;
-        Checker { file, directory }.config(&raw)
+        Self::checked(&raw, file, directory)
     }
 }

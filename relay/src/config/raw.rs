@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use warmpath_routing::prompt::ContentFormat;
 
-use super::Port;
+use super::port::Port;
 use crate::index::Duplicates;
 
 #[derive(Deserialize)]

@@ -13,6 +13,7 @@ mod replay;
 pub mod report;
 mod round_trip;
 pub mod rounds;
+mod sample;
 pub mod subscriber;
 pub mod way;
 pub mod zmtp;

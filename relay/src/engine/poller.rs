@@ -259,7 +259,7 @@ impl Poller {
     }
 
     async fn get(&self, client: &HttpClient, url: &str, limit: usize) -> Result<Bytes, Failure> {
-        let uri = url.parse().map_err(|_| Failure::Silent(format!("{url} is no URL")))?;
+        let uri = url.parse().map_err(|_| Failure::Silent(format!("{url} is not a URL")))?;
         let answer = async {
             let response = client.get(uri).await.map_err(|error| {
                 if refused(&error) { Failure::Refused } else { Failure::Silent(chain(&error)) }

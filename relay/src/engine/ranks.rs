@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_held_against_what_the_engine_lists() {
+    fn a_rank_is_compared_with_what_the_engine_lists() {
         let internal = engines(&[0, 1, 2, 3]);
         let hybrid = engines(&[2, 3]);
         let external = engines(&[3]);

@@ -34,14 +34,14 @@ const FIRST_LOOK: Duration = Duration::from_millis(300);
 /// when something follows it.
 const LATER_LOOK: Duration = Duration::from_secs(10);
 
-/// What a subscriber needs to know.
+/// The publisher that a subscriber follows.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct Publisher {
     /// The replica that it is about.
     pub replica: ReplicaId,
     /// Its name in logs.
     pub name: String,
-    /// The publisher.
+    /// How it is reached.
     pub way: Way,
     /// The engine's replay socket, `host:port`.
     pub replay: Option<String>,
@@ -51,7 +51,7 @@ pub struct Source {
 
 /// A running subscription to one engine.
 pub struct Subscriber {
-    source: Source,
+    source: Publisher,
     state: Sender,
     counters: Arc<Counters>,
     alarms: Arc<Alarms>,
@@ -70,7 +70,7 @@ struct Ended;
 impl Subscriber {
     /// A subscriber that isn't running yet.
     pub fn new(
-        source: Source,
+        source: Publisher,
         state: Sender,
         counters: Arc<Counters>,
         alarms: Arc<Alarms>,
@@ -164,7 +164,7 @@ impl Subscriber {
         self.next = None;
         // What was said of an earlier connection doesn't concern this one.
         let _ = timeout(Duration::ZERO, self.alarms.gone.notified()).await;
-        info!(engine = self.source.name, "hearing the engine's events");
+        info!(engine = self.source.name, "subscribed to the engine's events");
         self.tell(Message::Heard { replica: self.source.replica, heard: true }).await?;
         self.replay_from(0).await?;
         self.settle().await?;
@@ -209,7 +209,7 @@ impl Subscriber {
         self.counters.disconnects.one();
         warn!(
             engine = self.source.name,
-            reason, "no longer hearing the engine; its view is cleared"
+            reason, "the subscription ended; the replica's view is cleared"
         );
         self.clear(Doubt::Disconnected).await?;
         self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
@@ -223,8 +223,7 @@ impl Subscriber {
                 warn!(
                     engine = self.source.name,
                     parts = parts.len(),
-                    "messages of another number of parts than topic, sequence and payload are \
-                     skipped; the first of them is told"
+                    "skipping messages that are not topic, sequence and payload (logged once)"
                 );
             }
             return Ok(());
@@ -234,7 +233,7 @@ impl Subscriber {
                 warn!(
                     engine = self.source.name,
                     bytes = sequence.len(),
-                    "messages whose sequence number isn't 8 bytes are skipped; the first is told"
+                    "skipping messages whose sequence number is not 8 bytes (logged once)"
                 );
             }
             return Ok(());
@@ -250,7 +249,7 @@ impl Subscriber {
                     engine = self.source.name,
                     sequence,
                     expected = next,
-                    "the engine's sequence began anew; its view is cleared"
+                    "the engine's sequence restarted; its view is cleared"
                 );
                 self.clear(Doubt::Restarted).await?;
                 self.replay_from(0).await?;
@@ -356,7 +355,7 @@ impl Subscriber {
                     engine = self.source.name,
                     rank = mine,
                     theirs,
-                    "batches of another data-parallel rank are skipped; the first is told"
+                    "skipping batches of another data-parallel rank (logged once)"
                 );
             }
             self.others = self.others.saturating_add(1);
@@ -381,7 +380,10 @@ impl Subscriber {
             };
             if self.named.insert(why) {
                 let engine = &self.source.name;
-                warn!(engine, sequence, why, "events of no use are passed over; the first is told");
+                warn!(
+                    engine,
+                    sequence, why, "ignoring unusable events (logged once for each reason)"
+                );
             }
         }
     }
@@ -446,7 +448,7 @@ async fn accept(listener: TcpListener, name: String, arrivals: mpsc::Sender<Conn
                 });
             }
             Err(error) => {
-                warn!(engine = name, %error, "can't accept");
+                warn!(engine = name, %error, "can't accept a connection to the events' port");
                 sleep(LAST_RETRY).await;
             }
         }

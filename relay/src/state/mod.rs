@@ -40,7 +40,9 @@ use replica::Replica;
 use stores::{Store, StoreKey};
 use streams::{Listener, MAX_STREAMS};
 pub use subscription::{Delta, Deltas, Subscription};
-pub use summary::{Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary, TierSummary};
+pub use summary::{
+    EndsSummary, Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary, TierSummary,
+};
 
 /// Time between two deltas: a change goes at once if the last delta is that long ago.
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
@@ -215,7 +217,7 @@ impl State {
     fn sleep(&mut self, id: usize, sleep: Option<Sleep>) {
         let Some(replica) = self.replicas.get(&id) else { return };
         let (engine, rank) = (&replica.known.endpoint, replica.known.rank);
-        info!(engine, rank, asleep = sleep.is_some(), "the engine sleeps, or is awake");
+        info!(engine, rank, asleep = sleep.is_some(), "the engine's sleep state changed");
         if sleep == Some(Sleep::Emptied) {
             self.new_life(id, "engine_asleep");
             if let Some(replica) = self.replicas.get_mut(&id) {
@@ -289,7 +291,7 @@ impl State {
             engine = replica.known.endpoint,
             rank = replica.known.rank,
             tier = medium.name(),
-            "the engine offloads"
+            "the engine offloads KV blocks"
         );
         replica.known.view.open(medium, slot, &mut self.changes);
         self.replicas_changed = true;
@@ -410,7 +412,12 @@ impl State {
         }
         let count = meant.len();
         for (id, name) in meant {
-            info!(engine = name.0, rank = name.1, drain, "drained by hand, or no more");
+            info!(
+                engine = name.0,
+                rank = name.1,
+                drain,
+                "an operator drained the replica, or undid that"
+            );
             if drain {
                 self.drained.insert(name);
             } else {

@@ -115,10 +115,16 @@ impl Replica {
         match (&self.wrong, &wrong) {
             (before, Some(lists)) if before.as_ref() != Some(lists) => {
                 let model = &self.known.model;
-                warn!(engine, rank, model, lists, "it serves another model; nothing is sent there");
+                warn!(
+                    engine,
+                    rank,
+                    model,
+                    lists,
+                    "the engine serves another model; no requests are sent there"
+                );
             }
             (Some(_), None) => {
-                info!(engine, rank, model = self.known.model, "it serves its model again");
+                info!(engine, rank, model = self.known.model, "the engine serves its model again");
             }
             _ => {}
         }
@@ -128,7 +134,10 @@ impl Replica {
     pub(super) fn caches(&mut self, caches: bool) {
         let Registration { endpoint: engine, rank, .. } = &self.known;
         if !caches && !self.caches_nothing {
-            warn!(engine, rank, "it keeps no prefix cache; nothing of it will ever be warm");
+            warn!(
+                engine,
+                rank, "prefix caching is off in this engine: no request will find its prefix there"
+            );
         }
         self.caches_nothing = !caches;
     }
@@ -182,7 +191,7 @@ impl Replica {
                     warn!(
                         engine = self.known.endpoint,
                         rank = self.known.rank,
-                        "it runs requests but publishes no events; its cache isn't believed"
+                        "the engine runs requests but publishes no events; its cache is not relied on"
                     );
                 }
             }

@@ -79,7 +79,7 @@ impl State {
         });
         if too_slow > 0 {
             self.streams_too_slow += too_slow;
-            warn!(streams = too_slow, "ended side-streams that don't keep up");
+            warn!(streams = too_slow, "ended side-streams that are too slow");
         }
     }
 

@@ -27,9 +27,9 @@ impl State {
         let mut summary = replica.summary();
         summary.other_root = self.has_other_root(replica);
         let store = self.store_of(id).and_then(|key| self.stores.get(&key));
-        summary.tiers.extend(
-            store.map(|store| TierSummary::new((Medium::Other, store.slot, store.view.len()))),
-        );
+        summary
+            .tiers
+            .extend(store.map(|store| tier((Medium::Other, store.slot, store.view.len()))));
         summary
     }
 }
@@ -47,10 +47,9 @@ impl Store {
     }
 }
 
-impl TierSummary {
-    fn new((medium, slot, announced_prefixes): (Medium, u32, usize)) -> Self {
-        Self { tier: medium.name(), slot, announced_prefixes }
-    }
+/// A tier behind the GPU: its medium, slot and announced prefixes.
+fn tier((medium, slot, announced_prefixes): (Medium, u32, usize)) -> TierSummary {
+    TierSummary { tier: medium.name(), slot, announced_prefixes }
 }
 
 impl Replica {
@@ -99,7 +98,7 @@ impl Replica {
             joined_late: self.late,
             taught_prefixes: self.taught.len(),
             taught: *self.taught.judged(),
-            tiers: view.tiers().map(TierSummary::new).collect(),
+            tiers: view.tiers().map(tier).collect(),
             groups: view.groups(),
             ends: view.ends().map(|slot| EndsSummary { slot, announced: view.end_keys().count() }),
             waiting_tokens: view.waiting_tokens(),

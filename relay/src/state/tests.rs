@@ -1,3 +1,5 @@
+//! The state by its messages: what streams hear, and when.
+
 mod adapters;
 mod lessons;
 mod policy;

@@ -1,3 +1,5 @@
+//! What answers teach, beside the view.
+
 use std::time::Duration;
 
 use proptest::prelude::*;

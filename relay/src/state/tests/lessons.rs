@@ -1,3 +1,5 @@
+//! What answers teach of replicas that were joined late.
+
 use warmpath_routing::fingerprint::Key;
 
 use super::*;
