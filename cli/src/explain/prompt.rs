@@ -30,8 +30,8 @@ impl Asked {
     /// Reads a body.
     ///
     /// # Errors
-    /// A model's directory that can't be read. What is wrong with the request itself is no error:
-    /// the filter routes it all the same.
+    /// Where the model's directory can't be read. A faulty request isn't an error: the filter routes it
+    /// all the same.
     pub(super) fn read(
         state: &State,
         policy: &Policy,
@@ -64,7 +64,7 @@ impl Asked {
         let api = match path {
             Some(path) => {
                 let Some(api) = Api::of_path(path) else {
-                    let note = format!("{path} is no API whose prompt is read");
+                    let note = format!("{path} is not an API whose prompts are read");
                     return Ok(unread(peeked(), Some(Degrade::UnknownApi), note));
                 };
                 api

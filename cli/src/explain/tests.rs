@@ -1,3 +1,5 @@
+//! What `explain` says of requests on given states.
+
 use super::*;
 
 const BODY: &str = concat!(

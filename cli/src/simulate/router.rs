@@ -8,7 +8,7 @@ use warmpath_routing::prefix_map::Lookup;
 use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 
-use super::Args;
+use super::args::Args;
 use super::fleet::Fleet;
 use super::map::{Announced, keys};
 use super::trace::Request;
