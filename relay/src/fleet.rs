@@ -129,9 +129,9 @@ impl Fleet {
         Ok(all)
     }
 
-    /// Makes the replicas those of `specs`. One that is told otherwise than before, but for its
+    /// Makes the replicas those of `specs`. One whose settings changed, but for its
     /// draining, its weight and its adapters, begins anew.
-    pub(crate) async fn become_those(&mut self, specs: Vec<Spec>) {
+    pub(crate) async fn reconcile(&mut self, specs: Vec<Spec>) {
         let mut wanted: HashMap<Name, Spec> = HashMap::new();
         for spec in specs {
             wanted.entry((spec.endpoint, spec.rank)).or_insert(spec);
@@ -167,8 +167,8 @@ impl Fleet {
                     let (replica, draining, weight) = (member.id, spec.draining, spec.weight);
                     let adapters = spec.adapters.clone();
                     member.spec = spec;
-                    let told = Message::Reconfigure { replica, draining, weight, adapters };
-                    let _ = self.state.send(told).await;
+                    let message = Message::Reconfigure { replica, draining, weight, adapters };
+                    let _ = self.state.send(message).await;
                 }
                 continue;
             }

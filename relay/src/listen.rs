@@ -24,12 +24,12 @@ pub(crate) async fn bind(address: &str, purpose: &'static str) -> Result<TcpList
 
 /// Binds, however long that takes: one address that is taken must not stop the others.
 pub(crate) async fn bind_when_free(address: &str, purpose: &'static str) -> TcpListener {
-    let mut told = false;
+    let mut warned = false;
     loop {
         match bind(address, purpose).await {
             Ok(listener) => return listener,
-            Err(error) if !told => {
-                told = true;
+            Err(error) if !warned => {
+                warned = true;
                 warn!(%error, "can't bind the address; retrying");
             }
             Err(_) => {}

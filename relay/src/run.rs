@@ -181,7 +181,7 @@ impl Keeper {
                         }
                         self.settle().await;
                     }
-                    () = self.listings.changed.notified() => self.tell_models(),
+                    () = self.listings.changed.notified() => self.publish_models(),
                     config = reloads.recv(), if reloading => match config {
                         Some(config) => {
                             self.reload(config).await;
@@ -220,25 +220,25 @@ impl Keeper {
         // Models first: a replica's model is to be known when it comes.
         self.configured = Arc::new(new);
         self.listings.configure(&self.config.models);
-        self.tell_models();
+        self.publish_models();
         self.settle().await;
         info!(replicas, models = self.scopes.len(), "configuration reloaded");
     }
 
     /// The table of models, with what engines list; side-streams hear of it if it changed.
-    fn tell_models(&self) {
+    fn publish_models(&self) {
         let new = self.configured.with(&self.listings);
-        self.models.send_if_modified(|told| {
-            let changed = told.models() != new.models() || told.ids() != new.ids();
+        self.models.send_if_modified(|sent| {
+            let changed = sent.models() != new.models() || sent.ids() != new.ids();
             if changed {
-                *told = Arc::new(new);
+                *sent = Arc::new(new);
             }
             changed
         });
     }
 
     async fn settle(&mut self) {
-        self.fleet.become_those(specs(&self.config, &self.scopes, &self.found)).await;
+        self.fleet.reconcile(specs(&self.config, &self.scopes, &self.found)).await;
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_model_whose_tokenizer_is_unsupported_is_told_without_one() {
+    async fn a_model_whose_tokenizer_is_unsupported_is_listed_without_one() {
         let model = Model {
             name: "m".into(),
             path: Some("anywhere".into()),

@@ -194,7 +194,7 @@ mod tests {
         };
         assert_eq!(page("True").caches, Some(true));
         assert_eq!(page("False").caches, Some(false));
-        assert_eq!(page("None").caches, None, "what isn't known isn't told");
+        assert_eq!(page("None").caches, None, "another value says nothing");
         assert!(page("False").engines.ranks.is_empty(), "the label is no rank's load");
         assert_eq!(parse("vllm:num_requests_running 1\n", Rank::default()).caches, None);
     }

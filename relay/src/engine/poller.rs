@@ -56,7 +56,7 @@ pub struct Poller {
 struct Ended;
 
 /// What `/health` said lately.
-struct Pulse {
+struct Health {
     /// Whether the engine is up; none before it was asked.
     up: Option<bool>,
     /// Timeouts in a row.
@@ -65,7 +65,7 @@ struct Pulse {
     due: Instant,
 }
 
-impl Pulse {
+impl Health {
     fn is_well(&self) -> bool {
         self.up == Some(true) && self.silent == 0
     }
@@ -94,31 +94,35 @@ impl Poller {
         let metrics = format!("http://{}/metrics", self.endpoint);
         let mut ask_at = Instant::now();
         let mut trip = self.polling.round_trips.map(RoundTrip::new);
-        let mut pulse = Pulse { up: None, silent: 0, due: ask_at };
-        let mut told = Engines::default();
-        let mut told_sleep = None;
-        let mut told_caches = None;
+        let mut health = Health { up: None, silent: 0, due: ask_at };
+        let mut sent = Engines::default();
+        let mut sent_sleep = None;
+        let mut sent_caches = None;
         loop {
             let start = Instant::now();
-            let looks = pulse.due <= start || !pulse.is_well();
+            let looks = health.due <= start || !health.is_well();
             // One that answers is well enough for now, whatever it says of its load.
-            let mut load = if looks { Ok(None) } else { self.load(&client, &metrics).await };
+            let mut load =
+                if looks { Ok(None) } else { self.read_metrics(&client, &metrics).await };
             if let Err(Failure::Silent(_)) = load {
-                pulse.silent += 1;
+                health.silent += 1;
             }
-            let up =
-                if looks || load.is_err() { self.feel(&client, &mut pulse).await } else { true };
+            let up = if looks || load.is_err() {
+                self.check_health(&client, &mut health).await
+            } else {
+                true
+            };
             if !up {
                 // It may come back as another.
                 ask_at = start;
-            } else if pulse.is_well() && ask_at <= start {
-                if self.ask(&client).await.is_err() {
+            } else if health.is_well() && ask_at <= start {
+                if self.read_models(&client).await.is_err() {
                     return;
                 }
                 ask_at = start + jittered(self.polling.models);
             }
-            if looks && pulse.is_well() {
-                load = self.load(&client, &metrics).await;
+            if looks && health.is_well() {
+                load = self.read_metrics(&client, &metrics).await;
             }
             let round_trip = match &mut trip {
                 Some(trip) if up => trip.measure(&self.endpoint, self.polling.timeout).await,
@@ -126,9 +130,9 @@ impl Poller {
             };
             let page = load.ok().flatten();
             if let Some(Page { engines, .. }) = &page
-                && *engines != told
+                && *engines != sent
             {
-                told.clone_from(engines);
+                sent.clone_from(engines);
                 let engines = engines.clone();
                 let engines = Message::Engines { replica: self.replica, engines };
                 if self.state.send(engines).await.is_err() {
@@ -136,17 +140,17 @@ impl Poller {
                 }
             }
             // One that is down may come back awake, and says so then.
-            let sleep = page.as_ref().map_or(told_sleep, |page| page.sleep);
-            if sleep != told_sleep {
-                told_sleep = sleep;
+            let sleep = page.as_ref().map_or(sent_sleep, |page| page.sleep);
+            if sleep != sent_sleep {
+                sent_sleep = sleep;
                 let sleep = Message::Sleep { replica: self.replica, sleep };
                 if self.state.send(sleep).await.is_err() {
                     return;
                 }
             }
             let caches = page.as_ref().and_then(|page| page.caches);
-            if let Some(caches) = caches.filter(|_| caches != told_caches) {
-                told_caches = Some(caches);
+            if let Some(caches) = caches.filter(|_| caches != sent_caches) {
+                sent_caches = Some(caches);
                 let caches = Message::Caches { replica: self.replica, caches };
                 if self.state.send(caches).await.is_err() {
                     return;
@@ -166,13 +170,13 @@ impl Poller {
     }
 
     /// Looks at `/health`; says whether the engine is up.
-    async fn feel(&self, client: &HttpClient, pulse: &mut Pulse) -> bool {
-        pulse.due = Instant::now() + jittered(self.polling.health);
-        let was_up = pulse.up;
+    async fn check_health(&self, client: &HttpClient, health: &mut Health) -> bool {
+        health.due = Instant::now() + jittered(self.polling.health);
+        let was_up = health.up;
         let url = format!("http://{}/health", self.endpoint);
         let up = match self.get(client, &url, 1 << 16).await {
             Ok(_) => {
-                pulse.silent = 0;
+                health.silent = 0;
                 true
             }
             Err(failure) => {
@@ -182,19 +186,19 @@ impl Poller {
                         if was_up == Some(true) {
                             self.alarms.gone.notify_one();
                         }
-                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        health.silent = TIMEOUTS_TO_DOWN;
                         "it refuses connections".to_owned()
                     }
                     Failure::Status(status) => {
-                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        health.silent = TIMEOUTS_TO_DOWN;
                         format!("/health says {status}")
                     }
                     Failure::Silent(reason) => {
-                        pulse.silent += 1;
+                        health.silent += 1;
                         reason
                     }
                 };
-                let up = was_up == Some(true) && pulse.silent < TIMEOUTS_TO_DOWN;
+                let up = was_up == Some(true) && health.silent < TIMEOUTS_TO_DOWN;
                 if !up && was_up != Some(false) {
                     warn!(engine = self.endpoint, reason, "the engine is down");
                 }
@@ -207,12 +211,12 @@ impl Poller {
                 self.alarms.back.notify_one();
             }
         }
-        pulse.up = Some(up);
+        health.up = Some(up);
         up
     }
 
     /// Asks which model and adapters it serves. An answer that can't be had changes nothing.
-    async fn ask(&self, client: &HttpClient) -> Result<(), Ended> {
+    async fn read_models(&self, client: &HttpClient) -> Result<(), Ended> {
         let Some(Asking { model, names, listings }) = &self.asking else { return Ok(()) };
         let url = format!("http://{}/v1/models", self.endpoint);
         let answer = self.get(client, &url, MAX_ANSWER).await.ok();
@@ -239,13 +243,13 @@ impl Poller {
     }
 
     /// Reads `/metrics`: none where there are none.
-    async fn load(&self, client: &HttpClient, url: &str) -> Result<Option<Page>, Failure> {
+    async fn read_metrics(&self, client: &HttpClient, url: &str) -> Result<Option<Page>, Failure> {
         let body = match self.get(client, url, MAX_METRICS).await {
             Ok(body) => body,
             Err(failure) => {
                 self.counters.polls_failed.one();
                 return match failure {
-                    // It is there: SGLang has none unless it is told to.
+                    // It is there: SGLang has none unless it is started with them.
                     Failure::Status(_) => Ok(None),
                     Failure::Refused | Failure::Silent(_) => Err(failure),
                 };

@@ -27,7 +27,7 @@ pub struct Load {
 /// How deep an engine sleeps, by `vllm:engine_sleep_state` (vLLM 0.32.0, `v1/metrics/loggers.py`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// It computes nothing; whether it kept its cache isn't told.
+    /// It computes nothing; whether it kept its cache isn't said.
     Paused,
     /// Its cache is gone. It says so in its events with its first step after it was woken.
     Emptied,

@@ -58,7 +58,7 @@ pub struct Subscriber {
     /// The sequence number that comes next, once one is known.
     next: Option<u64>,
     settled: bool,
-    /// Why events were passed over, as far as it was told.
+    /// Why events were passed over, as far as it was logged.
     named: BTreeSet<&'static str>,
     /// Batches of other ranks since the last of the own.
     others: u32,
@@ -102,18 +102,18 @@ impl Subscriber {
     async fn run_connecting(&mut self) -> Result<(), Ended> {
         let Way::Connect(address) = self.source.way.clone() else { return Ok(()) };
         let mut wait = FIRST_RETRY;
-        let mut told = None;
+        let mut logged = None;
         loop {
             match Connection::connect(&address, Role::Sub).await {
                 Ok(connection) => {
-                    (wait, told) = (FIRST_RETRY, None);
+                    (wait, logged) = (FIRST_RETRY, None);
                     self.follow(connection, &mut None).await?;
                 }
                 Err(error) => {
                     let error = error.to_string();
-                    if told.as_ref() != Some(&error) {
+                    if logged.as_ref() != Some(&error) {
                         warn!(engine = self.source.name, address, %error, "can't subscribe to the engine's events; retrying");
-                        told = Some(error);
+                        logged = Some(error);
                     }
                     self.settle().await?;
                 }
