@@ -181,6 +181,8 @@ mod tests {
             vllm:cache_config_info{model=\"enable_prefix_caching=\\\"False\\\"\",engine=\"1\"} 1\n";
         let page = parse(text, Rank::default());
         assert_eq!(page.engines.ranks, [1]);
+        let comma = "vllm:num_requests_running{model_name=\"a,engine=7\",engine=\"1\"} 3.0";
+        assert_eq!(parse(comma, Rank::default()).engines.ranks, [1]);
         assert_eq!(page.load, Some(Load { waiting: 2, running: 3, kv_usage: 0.0 }));
         assert_eq!((page.sleep, page.caches), (None, None));
     }
