@@ -9,7 +9,7 @@ mod prompt;
 mod state;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
@@ -220,10 +220,6 @@ impl Report {
         }
         text + &columns(&lines)
     }
-}
-
-fn beside(file: &Path, path: &Path) -> PathBuf {
-    file.parent().unwrap_or(Path::new("")).join(path)
 }
 
 #[cfg(test)]

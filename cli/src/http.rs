@@ -15,10 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The body of a page.
 ///
 /// # Errors
-/// What went wrong and what to look at.
+/// Where the URL can't be parsed, the connection fails, the answer isn't 200, is too long or takes too
+/// long.
 pub(crate) async fn get(base: &str, path: &str) -> anyhow::Result<String> {
     let url = format!("{}{path}", base.trim_end_matches('/'));
-    let uri: http::Uri = url.parse().with_context(|| format!("{url} is no URL"))?;
+    let uri: http::Uri = url.parse().with_context(|| format!("{url} is not a URL"))?;
     if uri.scheme_str() != Some("http") {
         bail!("{url}: only http:// is spoken here; admin endpoints listen on loopback");
     }

@@ -122,7 +122,7 @@ impl Report {
         };
         let tokens = prompter
             .tokens(&request, args.prefix_tokens, now)
-            .with_context(|| format!("no prompt can be told for {}", args.request.display()))?;
+            .with_context(|| format!("can't work out the prompt of {}", args.request.display()))?;
         let scope = Scope {
             model_version: &args.model_version,
             tokenizer_hash: &artefact.tokenizer_hash,
@@ -148,8 +148,8 @@ impl Report {
         match self.tokens.end {
             End::Complete => "the whole prompt is known",
             End::Limit => "as many tokens as were asked for",
-            End::Media => "an image, audio or another part that isn't text begins there",
-            End::Word => "a word too long to be tokenized in a proxy begins there",
+            End::Media => "an image, audio or other part that isn't text begins there",
+            End::Word => "a word that is too long to tokenize begins there",
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
 use warmpath_prompt::{ContentFormat, Engine, Serving};
-use warmpath_relay::time_zone;
+use warmpath_relay::config::time_zone;
 
 /// What an engine was started with.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -30,7 +30,8 @@ impl ServingOptions {
     /// The same, of this engine.
     ///
     /// # Errors
-    /// A file that can't be read, and values that no engine takes.
+    /// Where the chat template's file can't be read, the time zone is unknown, or the engine takes no
+    /// such value.
     pub(crate) fn serving(&self, engine: Engine) -> anyhow::Result<Serving> {
         let chat_template = match &self.chat_template {
             None => None,
@@ -45,7 +46,7 @@ impl ServingOptions {
                 let clock = time_zone::clock(name);
                 Some(
                     clock
-                        .with_context(|| format!("--time-zone {name} is no zone of the IANA's"))?,
+                        .with_context(|| format!("--time-zone {name} is not an IANA time zone"))?,
                 )
             }
         };

@@ -36,9 +36,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     let relay = relay.and_then(|text| {
         let raw: Value = serde_json::from_str(&text)
-            .with_context(|| format!("{}/status is no relay's", args.relay))?;
+            .with_context(|| format!("{}/status is not a relay's status", args.relay))?;
         let status = Relay::deserialize(&raw)
-            .with_context(|| format!("{}/status is no relay's", args.relay))?;
+            .with_context(|| format!("{}/status is not a relay's status", args.relay))?;
         Ok((raw, status))
     });
     let envoy = envoy.map(|text| Envoy::parse(&text));
@@ -186,7 +186,7 @@ impl Relay {
         }
         text.push_str(&table(&rows));
         if self.streams == 0 {
-            text.push_str("  No Envoy follows this relay: filters route by the ring.\n");
+            text.push_str("  No Envoy follows this relay: filters route by consistent hashing.\n");
         }
         for mismatch in &self.pool_mismatches {
             let _ = writeln!(text, "  {}", mismatch.text());
@@ -194,9 +194,9 @@ impl Relay {
         for replica in &self.replicas {
             let Some(problem) = &replica.rank_problem else { continue };
             let what = match problem.as_str() {
-                "unranked" => "it is listed without a `rank`".to_owned(),
-                "out_of_range" => "it answers 400 to the `rank` that is listed".to_owned(),
-                "other_events" => "the events of another rank are heard".to_owned(),
+                "unranked" => "it is configured without a `rank`".to_owned(),
+                "out_of_range" => "it answers 400 to the configured `rank`".to_owned(),
+                "other_events" => "events come from another rank".to_owned(),
                 // A newer relay's.
                 other => other.to_owned(),
             };
@@ -211,14 +211,14 @@ impl Relay {
             let Some(engine) = &replica.other_engine else { continue };
             let _ = writeln!(
                 text,
-                "  {}: it is {engine}, but its model's prompts are made for another engine.",
+                "  {}: it runs {engine}, but its model's prompts are rendered for another engine.",
                 replica.name()
             );
         }
         for replica in self.replicas.iter().filter(|replica| replica.caches_nothing) {
             let _ = writeln!(
                 text,
-                "  {}: its engine keeps no prefix cache; nothing of it is ever warm.",
+                "  {}: prefix caching is off in its engine: no request finds its prefix there.",
                 replica.name()
             );
         }
@@ -232,7 +232,8 @@ impl Relay {
         for replica in self.replicas.iter().filter(|replica| replica.other_root) {
             let _ = writeln!(
                 text,
-                "  {}: its engine has the model from {:?}, and others of its model from elsewhere.",
+                "  {}: its engine loaded the model from {:?}, other replicas of the model from \
+                 elsewhere.",
                 replica.name(),
                 replica.root.as_deref().unwrap_or_default()
             );
@@ -240,7 +241,7 @@ impl Relay {
         for replica in self.replicas.iter().filter(|r| r.state == "READY" && !r.hears_events) {
             let _ = writeln!(
                 text,
-                "  {} publishes no events that are heard: nothing is known of its cache.",
+                "  {} is READY, but no events arrive from it: its cache is unknown.",
                 replica.endpoint
             );
         }
@@ -306,7 +307,7 @@ impl Envoy {
 
     fn text(&self) -> String {
         if self.router.is_empty() && self.sidestream.is_empty() {
-            return "it has no metrics of Warmpath: the filter is not loaded\n".into();
+            return "no Warmpath metrics here: the filter is not loaded\n".into();
         }
         let is = |map: &BTreeMap<String, u64>, name| map.get(name).is_some_and(|value| *value > 0);
         let fresh = match (is(&self.router, "map_fresh"), is(&self.sidestream, "synced")) {
@@ -341,7 +342,7 @@ impl Envoy {
             if count > 0 {
                 let _ = writeln!(
                     text,
-                    "  {name} is suspect of {count} replicas: {}.",
+                    "  {name} is suspected at {count} replicas: {}.",
                     suspect.advice()
                 );
             }
@@ -381,7 +382,7 @@ mod tests {
         let drifts = format!("{STATS}wasmcustom.warmpath.router.suspect.template: 2\n");
         let drifts = Envoy::parse(&drifts).text();
         assert!(
-            drifts.contains("  template is suspect of 2 replicas: the engine makes"),
+            drifts.contains("  template is suspected at 2 replicas: the engine makes"),
             "{drifts}"
         );
         let stale = Envoy::parse(&STATS.replace("map_fresh: 1", "map_fresh: 0")).text();
@@ -407,15 +408,21 @@ mod tests {
         assert!(text.contains("  10.0.0.1:8000         p     ready  heard   12"), "{text}");
         assert!(text.contains("25 %"), "{text}");
         assert!(text.contains("No Envoy follows this relay"), "{text}");
-        let ranks =
-            "  10.0.0.2:8000 rank 1: the engine has data-parallel ranks [2, 3], and the events";
+        let ranks = "  10.0.0.2:8000 rank 1: the engine has data-parallel ranks [2, 3], and events";
         assert!(text.contains(ranks), "{text}");
-        let other = "10.0.0.1:8000: it is sglang, but its model's prompts are made for another";
+        let other =
+            "10.0.0.1:8000: it runs sglang, but its model's prompts are rendered for another";
         assert!(text.contains(other), "{text}");
-        assert!(text.contains("10.0.0.2:8000 publishes no events that are heard"), "{text}");
-        assert!(text.contains("10.0.0.2:8000 rank 1: its engine keeps no prefix cache"), "{text}");
+        assert!(text.contains("10.0.0.2:8000 is READY, but no events arrive from it"), "{text}");
+        assert!(
+            text.contains("10.0.0.2:8000 rank 1: prefix caching is off in its engine"),
+            "{text}"
+        );
+        assert!(
+            text.contains("rank 1: its engine loaded the model from \"/m/b\", other"),
+            "{text}"
+        );
         assert!(text.contains("10.0.0.2:8000 rank 1: its engine speculates, and"), "{text}");
-        assert!(text.contains("rank 1: its engine has the model from \"/m/b\", and"), "{text}");
         assert!(!text.contains("10.0.0.1:8000: its engine"), "{text}");
     }
 

@@ -12,8 +12,8 @@ use std::io::BufRead;
 use serde_json::Value;
 use warmpath_relay::events::decode;
 use warmpath_relay::index::{BlockDrop, Changes, Duplicates, Limits, ModelScope, View};
-use warmpath_routing::cost::cached_tokens;
 use warmpath_routing::fingerprint::{Chain, Scope};
+use warmpath_routing::reuse::cached_tokens;
 
 const TOKENIZER: [u8; 32] = [0; 32];
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use warmpath_prompt::{ArtefactError, ModelFiles, Serving, preprocess_for};
 use warmpath_proto::v1;
 
-use crate::listing::Listings;
+use crate::engine::listing::Listings;
 
 /// A tokenizer with its chat template, preprocessed for the filter.
 #[derive(Clone, Debug)]
@@ -77,7 +77,8 @@ impl Catalogue {
 /// Builds with the routing core's preprocessor.
 ///
 /// # Errors
-/// What is wrong with the directory's files.
+/// [`Unbuilt::Unsupported`] for a kind of tokenizer or chat template that isn't supported,
+/// [`Unbuilt::Unusable`] where files are missing or damaged.
 pub fn build(path: &Path, serving: &Serving) -> Result<Artefact, Unbuilt> {
     let failed = |error| {
         let what = format!("{}: {error}", path.display());

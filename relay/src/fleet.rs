@@ -4,28 +4,31 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::info;
 
-use crate::adapters::Adapters;
 use crate::config::Events;
-use crate::counters::Counters;
+use crate::engine::adapters::Adapters;
+use crate::engine::alarms::Alarms;
+use crate::engine::counters::Counters;
+use crate::engine::listing::{Asking, Listings};
+use crate::engine::poller::Poller;
+use crate::engine::polling::Polling;
+use crate::engine::ranks::Rank;
+use crate::engine::rounds::Rounds;
+use crate::engine::subscriber::{Publisher, Subscriber};
+use crate::engine::way::Way;
+use crate::error::RelayError;
 use crate::index::{BlockDrop, Limits, ModelScope, View};
-use crate::listing::{Asking, Listings};
-use crate::load::{Alarms, Poller, Polling};
-use crate::message::{Message, ReplicaId, Sender};
-use crate::ranks::Rank;
-use crate::rounds::Rounds;
-use crate::run::{RelayError, bind};
-use crate::state::Known;
-use crate::subscriber::{Source, Subscriber, Way};
+use crate::listen::{bind, bind_when_free};
+use crate::state::Registration;
+use crate::state::message::{Message, ReplicaId, Sender};
 
-/// Time between attempts to bind an address that something else holds.
-const BIND_AGAIN: Duration = Duration::from_secs(1);
+/// What an engine's publisher connects to, in errors.
+const EVENTS: &str = "an engine's events";
 
 /// What there is to know to follow a replica.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,9 +72,9 @@ pub(crate) struct Fleet {
 }
 
 impl Spec {
-    fn known(&self, counters: &Arc<Counters>) -> Known {
+    fn known(&self, counters: &Arc<Counters>) -> Registration {
         let duplicates = self.events.as_ref().map(|events| events.duplicates).unwrap_or_default();
-        Known {
+        Registration {
             endpoint: self.endpoint.to_string(),
             rank: self.rank,
             events_rank: self.ranks().events,
@@ -113,11 +116,14 @@ impl Fleet {
     }
 
     /// The first replicas; what the state begins with. An address that can't be bound is an error.
-    pub(crate) async fn start(&mut self, specs: Vec<Spec>) -> Result<Vec<Known>, RelayError> {
+    pub(crate) async fn start(
+        &mut self,
+        specs: Vec<Spec>,
+    ) -> Result<Vec<Registration>, RelayError> {
         let mut all = Vec::new();
         for spec in specs {
             let listener = match spec.events.as_ref().map(|events| &events.way) {
-                Some(Way::Bind(address)) => Some(bind(address, "an engine's events").await?),
+                Some(Way::Bind(address)) => Some(bind(address, EVENTS).await?),
                 _ => None,
             };
             let counters = Arc::default();
@@ -127,9 +133,9 @@ impl Fleet {
         Ok(all)
     }
 
-    /// Makes the replicas those of `specs`. One that is told otherwise than before, but for its
+    /// Makes the replicas those of `specs`. One whose settings changed, but for its
     /// draining, its weight and its adapters, begins anew.
-    pub(crate) async fn become_those(&mut self, specs: Vec<Spec>) {
+    pub(crate) async fn reconcile(&mut self, specs: Vec<Spec>) {
         let mut wanted: HashMap<Name, Spec> = HashMap::new();
         for spec in specs {
             wanted.entry((spec.endpoint, spec.rank)).or_insert(spec);
@@ -165,8 +171,8 @@ impl Fleet {
                     let (replica, draining, weight) = (member.id, spec.draining, spec.weight);
                     let adapters = spec.adapters.clone();
                     member.spec = spec;
-                    let told = Message::Told { replica, draining, weight, adapters };
-                    let _ = self.state.send(told).await;
+                    let message = Message::Reconfigure { replica, draining, weight, adapters };
+                    let _ = self.state.send(message).await;
                 }
                 continue;
             }
@@ -184,7 +190,7 @@ impl Fleet {
         let alarms = Arc::new(Alarms::default());
         let mut tasks = Vec::new();
         if let Some(events) = &spec.events {
-            let source = Source {
+            let source = Publisher {
                 replica,
                 name: spec.name(),
                 way: events.way.clone(),
@@ -200,7 +206,7 @@ impl Fleet {
             let way = events.way.clone();
             tasks.push(tokio::spawn(async move {
                 let listener = match (&way, listener) {
-                    (Way::Bind(address), None) => Some(bound(address).await),
+                    (Way::Bind(address), None) => Some(bind_when_free(address, EVENTS).await),
                     (_, listener) => listener,
                 };
                 subscriber.run(listener).await;
@@ -234,21 +240,5 @@ impl Drop for Fleet {
         for task in self.members.values().flat_map(|member| &member.tasks) {
             task.abort();
         }
-    }
-}
-
-/// Binds, however long that takes: one address that is taken must not stop the others.
-async fn bound(address: &str) -> TcpListener {
-    let mut told = false;
-    loop {
-        match bind(address, "an engine's events").await {
-            Ok(listener) => return listener,
-            Err(error) if !told => {
-                told = true;
-                warn!(%error, "trying on");
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(BIND_AGAIN).await;
     }
 }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,9 +17,11 @@ use warmpath_proto::v1::side_stream_server::SideStreamServer;
 use crate::artefact::{self, Artefact, Build, Catalogue, Unbuilt};
 use crate::config::{Config, MAX_REPLICAS, Model, Replica, Tls};
 use crate::discovery::{Sightings, Source};
+use crate::engine::listing::Listings;
+use crate::error::RelayError;
 use crate::fleet::{Fleet, Spec};
 use crate::index::ModelScope;
-use crate::listing::Listings;
+use crate::listen::bind;
 use crate::sidestream::Server;
 use crate::state::State;
 use crate::{admin, discovery};
@@ -32,36 +33,11 @@ const MAX_UP: usize = 256 * 1024;
 /// Time for streams to end when the relay stops.
 const STOP: Duration = Duration::from_secs(2);
 
-/// Why the relay didn't start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum RelayError {
-    /// A model's files can't be used.
-    #[error("model {model}: {what}")]
-    Model {
-        /// Its name.
-        model: String,
-        /// What is wrong.
-        what: String,
-    },
-    /// An address can't be bound.
-    #[error("can't listen on {address} for {purpose}: {error}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// What for.
-        purpose: &'static str,
-        /// Why.
-        error: std::io::Error,
-    },
-    /// The gRPC server failed.
-    #[error("the side-stream's server failed: {0}")]
-    Serve(#[from] tonic::transport::Error),
-}
-
 /// Checks what reading a configuration alone doesn't: that each model's files can be used.
 ///
 /// # Errors
-/// [`RelayError::Model`].
+/// [`RelayError::Model`] for the first model whose files are missing, damaged or can't be
+/// preprocessed.
 pub async fn check(config: &Config) -> Result<(), RelayError> {
     catalogue(&config.models, artefact::build).await.map(|_| ())
 }
@@ -69,7 +45,9 @@ pub async fn check(config: &Config) -> Result<(), RelayError> {
 /// Runs a relay until `shutdown`.
 ///
 /// # Errors
-/// [`RelayError`] where it can't start or can't go on.
+/// At start [`RelayError::Model`] where a model's files can't be used and [`RelayError::Listen`] where
+/// an address can't be bound; [`RelayError::Serve`] where TLS can't be set up or the gRPC server
+/// fails.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), RelayError> {
     run_with(config, artefact::build, |_| {}, shutdown).await
 }
@@ -122,7 +100,7 @@ pub async fn run_reloading(
         tasks.spawn(admin::serve(listener, sender.clone(), sightings.clone(), stop.clone()));
     }
     let address = listener.local_addr().unwrap_or(config.listen);
-    info!(%address, replicas = config.replicas.len(), models = config.models.len(), "the relay serves");
+    info!(%address, replicas = config.replicas.len(), models = config.models.len(), "relay started");
     listening(address);
 
     let tls = config.tls.clone();
@@ -159,7 +137,7 @@ pub async fn run_reloading(
             if let Ok(result) = tokio::time::timeout(STOP, &mut serving).await {
                 result
             } else {
-                warn!("side-streams didn't end in time");
+                warn!("side-streams did not end in time");
                 Ok(())
             }
         }
@@ -203,7 +181,7 @@ impl Keeper {
                         }
                         self.settle().await;
                     }
-                    () = self.listings.changed.notified() => self.tell_models(),
+                    () = self.listings.changed.notified() => self.publish_models(),
                     config = reloads.recv(), if reloading => match config {
                         Some(config) => {
                             self.reload(config).await;
@@ -229,7 +207,7 @@ impl Keeper {
             || config.token != old.token
             || config.tls != old.tls
         {
-            warn!("listen, admin, token_file and tls change at the next start only");
+            warn!("changes of listen, admin, token_file and tls take effect after a restart only");
         }
         // What discovery found is still true of sources that stay.
         let found = config.discovery.iter().map(|source| {
@@ -242,25 +220,25 @@ impl Keeper {
         // Models first: a replica's model is to be known when it comes.
         self.configured = Arc::new(new);
         self.listings.configure(&self.config.models);
-        self.tell_models();
+        self.publish_models();
         self.settle().await;
-        info!(replicas, models = self.scopes.len(), "the configuration was loaded again");
+        info!(replicas, models = self.scopes.len(), "configuration reloaded");
     }
 
     /// The table of models, with what engines list; side-streams hear of it if it changed.
-    fn tell_models(&self) {
+    fn publish_models(&self) {
         let new = self.configured.with(&self.listings);
-        self.models.send_if_modified(|told| {
-            let changed = told.models() != new.models() || told.ids() != new.ids();
+        self.models.send_if_modified(|sent| {
+            let changed = sent.models() != new.models() || sent.ids() != new.ids();
             if changed {
-                *told = Arc::new(new);
+                *sent = Arc::new(new);
             }
             changed
         });
     }
 
     async fn settle(&mut self) {
-        self.fleet.become_those(specs(&self.config, &self.scopes, &self.found)).await;
+        self.fleet.reconcile(specs(&self.config, &self.scopes, &self.found)).await;
     }
 }
 
@@ -293,14 +271,6 @@ fn specs(config: &Config, scopes: &[Arc<ModelScope>], found: &[Vec<Replica>]) ->
     let mut seen = HashSet::new();
     let first = |spec: &Spec| seen.insert((spec.endpoint, spec.rank));
     all.filter_map(spec).filter(first).take(MAX_REPLICAS).collect()
-}
-
-pub(crate) async fn bind(address: &str, purpose: &'static str) -> Result<TcpListener, RelayError> {
-    TcpListener::bind(address).await.map_err(|error| RelayError::Listen {
-        address: address.to_owned(),
-        purpose,
-        error,
-    })
 }
 
 /// Models as the side-stream tells them, and what their fingerprints are rooted in.
@@ -347,7 +317,11 @@ async fn artefact_of(model: &Model, build: Build) -> Result<Option<Artefact>, Re
     match tokio::task::spawn_blocking(move || build(&path, &serving)).await {
         Ok(Ok(artefact)) => Ok(Some(artefact)),
         Ok(Err(Unbuilt::Unsupported(what))) => {
-            warn!(model = model.name, what, "no tokenizer; its requests are routed by the ring");
+            warn!(
+                model = model.name,
+                what,
+                "unsupported tokenizer; requests for this model are routed by consistent hashing"
+            );
             Ok(None)
         }
         Ok(Err(Unbuilt::Unusable(what))) => Err(failed(what)),
@@ -360,7 +334,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_model_whose_tokenizer_is_unsupported_is_told_without_one() {
+    async fn a_model_whose_tokenizer_is_unsupported_is_listed_without_one() {
         let model = Model {
             name: "m".into(),
             path: Some("anywhere".into()),

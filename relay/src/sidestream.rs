@@ -18,10 +18,10 @@ use warmpath_proto::v1::{self, ArtefactChunk, Down, Hello, Up, up};
 use crate::artefact::Catalogue;
 use crate::config::Token;
 use crate::index::Changes;
-use crate::lessons::lessons;
-use crate::message::{Message, Sender};
-use crate::policy_pools::PolicyPools;
+use crate::index::lesson::lessons;
 use crate::state::Subscription;
+use crate::state::message::{Message, Sender};
+use crate::state::policy_pools::PolicyPools;
 
 /// Bytes of one artefact chunk.
 const CHUNK: usize = 256 * 1024;
@@ -109,7 +109,7 @@ struct End {
 
 impl End {
     fn gone() -> Self {
-        Self { reason: "the client left", status: None }
+        Self { reason: "the client disconnected", status: None }
     }
 
     fn relay_stops() -> Self {
@@ -144,8 +144,8 @@ impl Server {
         self.state.send(Message::Subscribe { reply }).await.map_err(|_| End::relay_stops())?;
         let Subscription { stream: id, replicas, loads, blocks, mut deltas } =
             answer.await.map_err(|_| End {
-                reason: "too many streams, or the relay stops",
-                status: Some(Status::resource_exhausted("the relay takes no more streams")),
+                reason: "too many streams, or the relay is stopping",
+                status: Some(Status::resource_exhausted("the relay accepts no more streams")),
             })?;
         let ended = deltas.ended.clone();
         let following = async {
@@ -193,8 +193,8 @@ impl Server {
         tokio::select! {
             result = following => result,
             () = ended.cancelled() => Err(End {
-                reason: "it didn't keep up, or the relay stops",
-                status: Some(Status::aborted("come again for a snapshot")),
+                reason: "the client is too slow, or the relay is stopping",
+                status: Some(Status::aborted("reconnect for a snapshot")),
             }),
         }
     }
@@ -227,7 +227,7 @@ impl Stream {
         match timeout(STALL, self.sender.send(Ok(down))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::gone()),
-            Err(_) => Err(End { reason: "it reads nothing", status: None }),
+            Err(_) => Err(End { reason: "the client does not read", status: None }),
         }
     }
 

@@ -20,7 +20,7 @@ pub mod policy;
 pub mod prefix_map;
 pub mod recent;
 pub mod requested;
-mod reuse;
+pub mod reuse;
 pub mod ring;
 pub mod state;
 pub mod stored;

@@ -9,7 +9,7 @@ use crate::fingerprint::BLOCK_TOKENS;
 /// tokens only: it always computes the last prompt token again (vLLM: `max_cache_hit_length =
 /// num_tokens - 1`). Of what it finds so it gives back the last `dropped` tokens, a block of its own
 /// or none: vLLM 0.32.0, `v1/core/single_type_kv_cache_manager.py`, `drop_eagle_block`.
-pub(crate) fn cached_tokens(blocks: u32, block_tokens: u32, dropped: u32, most: u32) -> u32 {
+pub fn cached_tokens(blocks: u32, block_tokens: u32, dropped: u32, most: u32) -> u32 {
     let size = block_tokens.max(1);
     let held = (blocks * BLOCK_TOKENS as u32).min(most);
     held.saturating_sub(dropped) / size * size

@@ -36,7 +36,7 @@ impl Acknowledged {
     /// Takes a document of an exceptions file: a list of `rule`, `path` and `reason`.
     ///
     /// # Errors
-    /// [`Malformed`], also where an exception has no reason.
+    /// [`Malformed`] where the document isn't such a list, or an exception has no reason.
     pub(super) fn add(&mut self, list: &Node, files: Option<&[usize]>) -> Result<(), Malformed> {
         let malformed = |place: Place, what| Malformed { line: place.line, what };
         if list.is_null() {
@@ -99,7 +99,7 @@ impl Acknowledged {
                     exception.rule, exception.path
                 ),
                 None => format!(
-                    "This exception fits nothing: there is no {} at {}.",
+                    "This exception matches nothing: there is no {} at {}.",
                     exception.rule, exception.path
                 ),
             };

@@ -14,17 +14,17 @@ pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findin
     let watched = |config: &At<'_>| {
         routers.iter().any(|(router, _)| std::ptr::eq(router.manager.config.node, config.node))
     };
-    let see = See { envoy, routers };
+    let checked = BypassCheck { envoy, routers };
     for manager in &envoy.managers {
         let config = &manager.config;
         if watched(config) {
             continue;
         }
-        see.place(config, findings);
+        checked.place(config, findings);
         match routes::table(envoy, config) {
             Some(table) => {
-                see.place(&table, findings);
-                see.ways(&table, findings);
+                checked.place(&table, findings);
+                checked.ways(&table, findings);
             }
             None => findings.leak(
                 "bypass",
@@ -36,17 +36,17 @@ pub(super) fn check(envoy: &Envoy<'_>, routers: &[(Router<'_>, Regions)], findin
         }
     }
     for filter in &envoy.others {
-        see.place(filter, findings);
-        see.ways(filter, findings);
+        checked.place(filter, findings);
+        checked.ways(filter, findings);
     }
 }
 
-struct See<'e, 'a> {
+struct BypassCheck<'e, 'a> {
     envoy: &'e Envoy<'a>,
     routers: &'e [(Router<'a>, Regions)],
 }
 
-impl<'a> See<'_, 'a> {
+impl<'a> BypassCheck<'_, 'a> {
     /// Whatever names a cluster that has replicas, in whichever field.
     fn place(&self, place: &At<'a>, findings: &mut Findings) {
         for named in place.find_all(&["cluster", "cluster_name", "name"]) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::config::Envoy;
 use super::fields::{self, Field};
 use super::finding::Findings;
-use super::hosts::{Regions, Verdict, is_address, listens_at};
+use super::hosts::{Regions, Standing, is_address, listens_at};
 use super::known::{self, Below, Category};
 use super::node::{At, Value, same};
 use super::plugin::{self, Router};
@@ -74,7 +74,7 @@ fn twins(envoy: &Envoy<'_>, findings: &mut Findings) {
             findings.unproved(
                 "twin-cluster",
                 &cluster,
-                "The name of this cluster is no text: it is not checked.",
+                "The name of this cluster is not a string: it is not checked.",
                 "Give it a name, in quotes if it looks like a number.",
             );
         }
@@ -127,7 +127,7 @@ fn admin_by_listener(envoy: &Envoy<'_>, findings: &mut Findings) {
                              listener can change its settings, and see requests where a tap is \
                              configured."
                         ),
-                        "Bind the listener to 127.0.0.1, or lead it elsewhere.",
+                        "Bind the listener to 127.0.0.1, or route it elsewhere.",
                     );
                 }
             });
@@ -202,14 +202,14 @@ impl<'a> Walk<'_, 'a> {
             self.findings.unproved(
                 "dynamic",
                 &elsewhere,
-                "This comes from a control plane: what it does can't be seen here.",
+                "This comes from a control plane: it can't be checked here.",
                 "Configure it here, or check the configuration that Envoy has.",
             );
             return;
         }
         match at.get("typed_config") {
             Some(config) => self.any_at(&config, Some(category), at),
-            None => self.unknown("unknown-type", at, "It names no type"),
+            None => self.unknown("unknown-type", at, "It has no type"),
         }
     }
 
@@ -220,14 +220,14 @@ impl<'a> Walk<'_, 'a> {
     /// What an `Any` holds; what is to be said of it is said at `told`.
     fn any_at(&mut self, at: &At<'a>, category: Option<Category>, told: &At<'a>) {
         let Some((kind, config)) = at.message() else {
-            self.unknown("unknown-type", told, "It names no type");
+            self.unknown("unknown-type", told, "It has no type");
             self.tells(at, Names::Anything, true);
             return;
         };
         match known::below(kind, category) {
             Some(Below::Types) => {
                 for log in config.find_all(&["key_log"]) {
-                    self.unknown("key-log", &log, "Who has the keys can read what goes by TLS");
+                    self.unknown("key-log", &log, "Whoever has the keys can read TLS traffic");
                 }
                 self.types(&config);
             }
@@ -264,7 +264,7 @@ impl<'a> Walk<'_, 'a> {
                 let what = if known::is_program(kind) {
                     format!("{kind} runs a program, which can send what it sees anywhere")
                 } else {
-                    format!("{kind} is not known, here")
+                    format!("{kind} is unknown here")
                 };
                 self.unknown(rule, told, &what);
                 self.tells(&config, Names::Anything, true);
@@ -276,7 +276,8 @@ impl<'a> Walk<'_, 'a> {
         // A filter can be told of already for where it stands.
         if !self.findings.tells_of(at) {
             let what = format!(
-                "{what}: nothing proves that it leads no request out of its zone, and copies none."
+                "{what}: it can't be proved that it sends no request, and no copy of one, out of \
+                 its zone."
             );
             self.findings.unproved(rule, at, what, READ);
         }
@@ -314,7 +315,7 @@ impl<'a> Walk<'_, 'a> {
                 "side-service",
                 &target,
                 format!(
-                    "What {uri} is told of requests (headers, maybe bodies) goes past Envoy's \
+                    "What {uri} is sent of requests (headers, maybe bodies) goes past Envoy's \
                      clusters: where it stands can't be seen from here."
                 ),
                 "Name a cluster by envoy_grpc in place of google_grpc.",
@@ -325,7 +326,7 @@ impl<'a> Walk<'_, 'a> {
             any |= self.told(&named, name, must, requests);
         }
         if names == Names::Somebody && !any {
-            self.unknown("side-service", at, "It is not seen whom it tells of requests");
+            self.unknown("side-service", at, "It is unknown to whom it sends request data");
         }
     }
 
@@ -333,7 +334,9 @@ impl<'a> Walk<'_, 'a> {
     fn told(&mut self, at: &At<'a>, name: &str, must: bool, requests: bool) -> bool {
         let Some(reach) = self.envoy.reach(name) else {
             if must {
-                let what = format!("The cluster {name:?} that it tells of requests is not here");
+                let what = format!(
+                    "The cluster {name:?} to which it sends request data is not in the files"
+                );
                 self.unknown("side-service", at, &what);
             }
             return must;
@@ -347,22 +350,22 @@ impl<'a> Walk<'_, 'a> {
                 for host in &reach.hosts {
                     let key = &host.key;
                     let (bad, why) = match regions.judge(&router.policy, rule, key) {
-                        Verdict::Inside | Verdict::Stranger if is_address(key) => continue,
-                        Verdict::Inside | Verdict::Stranger => {
-                            (false, "is a name, which can come to mean any host".to_owned())
+                        Standing::Inside | Standing::Stranger if is_address(key) => continue,
+                        Standing::Inside | Standing::Stranger => {
+                            (false, "is a name, which can resolve to any host".to_owned())
                         }
-                        Verdict::Outside { region, .. } => (true, format!("stands in {region}")),
-                        Verdict::Unknown | Verdict::Undefined { .. } => {
-                            (false, "stands nobody knows where".to_owned())
+                        Standing::Outside { region, .. } => (true, format!("stands in {region}")),
+                        Standing::Unknown | Standing::Undefined { .. } => {
+                            (false, "is at an unknown location".to_owned())
                         }
                     };
                     let what = if requests {
                         format!(
-                            "What {name} is told of requests of zone {zone} (headers, maybe \
+                            "What {name} is sent of requests of zone {zone} (headers, maybe \
                              bodies) reaches {key}, which {why}."
                         )
                     } else {
-                        format!("What {name} is told of traffic reaches {key}, which {why}.")
+                        format!("What {name} is sent of traffic reaches {key}, which {why}.")
                     };
                     if bad && requests && self.watched {
                         self.findings.leak("side-service", at, what, residency::LABEL);

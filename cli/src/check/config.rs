@@ -31,7 +31,8 @@ impl Input {
     /// Takes a document.
     ///
     /// # Errors
-    /// [`Stranger`]: to pass it over would look as if it had been checked.
+    /// [`Stranger`] where the document is no kind of configuration that is known here: to skip it would
+    /// look as if it had been checked.
     pub(super) fn add(&mut self, document: Node) -> Result<(), Stranger> {
         let has = |name| document.get(name).is_some();
         if has("configs") {

@@ -126,7 +126,7 @@ impl<'a> Envoy<'a> {
                             self.follow(named, way, base + ((number as u64) << 8), reach);
                         }
                         _ => {
-                            reach.open(at, "its member is none of the clusters here");
+                            reach.open(at, "its member is not a cluster in these files");
                         }
                     }
                 }
@@ -185,7 +185,7 @@ fn assigned<'a>(assignment: &At<'a>, way: &[&'a str], base: u64, reach: &mut Rea
                 match key(&address) {
                     // It means whatever machine asks.
                     Some(key) if is_unspecified(&key) => {
-                        reach.open(address, "0.0.0.0 is no host's address");
+                        reach.open(address, "0.0.0.0 is not the address of a host");
                     }
                     Some(key) => reach.hosts.push(Host {
                         key,
@@ -286,9 +286,9 @@ pub(super) struct Regions {
     listed_by_name: bool,
 }
 
-/// Why a host is not allowed in a zone.
+/// Where a host stands, as seen from a zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Standing {
     Inside,
     Outside {
         region: String,
@@ -361,26 +361,26 @@ impl Regions {
     }
 
     /// Whether the host may see requests of the zone.
-    pub(super) fn judge(&self, policy: &Policy, zone: &Zone, host: &str) -> Verdict {
+    pub(super) fn judge(&self, policy: &Policy, zone: &Zone, host: &str) -> Standing {
         let mut any = false;
         for (name, says) in self.of(host) {
             any = true;
             match policy.regions.get(name) {
-                None => return Verdict::Undefined { region: name.into() },
+                None => return Standing::Undefined { region: name.into() },
                 Some(region) if !zone.admits(name, region) => {
-                    return Verdict::Outside { region: name.into(), says: says.into() };
+                    return Standing::Outside { region: name.into(), says: says.into() };
                 }
                 Some(_) => {}
             }
         }
-        if any { Verdict::Inside } else { Verdict::Unknown }
+        if any { Standing::Inside } else { Standing::Unknown }
     }
 
     /// Like [`Self::judge`], for a host of one of the zone's own clusters: it also has to be listed
     /// where something lists the zone's replicas.
-    pub(super) fn judge_replica(&self, policy: &Policy, zone: &Zone, host: &str) -> Verdict {
+    pub(super) fn judge_replica(&self, policy: &Policy, zone: &Zone, host: &str) -> Standing {
         let verdict = self.judge(policy, zone, host);
-        if verdict != Verdict::Inside {
+        if verdict != Standing::Inside {
             return verdict;
         }
         let here = |pool: &&String| {
@@ -393,6 +393,6 @@ impl Regions {
         let comparable = self.listed_by_name || is_address(host);
         let complete = !lists.is_empty() && lists.iter().all(Option::is_some);
         let listed = lists.iter().flatten().any(|hosts| hosts.contains(host));
-        if comparable && complete && !listed { Verdict::Stranger } else { verdict }
+        if comparable && complete && !listed { Standing::Stranger } else { verdict }
     }
 }

@@ -6,6 +6,7 @@
 //! a program or an unknown filter does to a request) makes the verdict *not proved*.
 
 mod acknowledged;
+mod bad_yaml;
 mod bodies;
 mod bypass;
 mod closed;
@@ -19,6 +20,7 @@ mod known;
 mod listener;
 mod models;
 mod node;
+mod number;
 mod operator;
 mod plugin;
 mod ranks;
@@ -40,6 +42,7 @@ use self::acknowledged::Acknowledged;
 use self::config::{Envoy, Input};
 use self::finding::{Finding, Findings};
 use self::hosts::Regions;
+use self::number::number;
 use self::plugin::Router;
 use self::residency::Proof;
 use self::verdict::{Counts, Verdict};
@@ -71,7 +74,7 @@ Ends with:
   0  proved: every way is known, and none leads out of a zone
   1  leaks: a way leads out of a zone; or something else is wrong
   2  a file can't be read, or is no configuration
-  3  not proved: something is not known not to lead out";
+  3  not proved: something might lead out";
 
 /// A file can't be read, or is no configuration.
 const UNREADABLE: u8 = 2;
@@ -169,15 +172,10 @@ fn acknowledge(
     Ok(())
 }
 
-/// So many of something.
-fn number(count: usize, of: &str) -> String {
-    if count == 1 { format!("1 {of}") } else { format!("{count} {of}s") }
-}
-
 /// The policies of a file that configures Envoy, or the one that is all of it.
 ///
 /// # Errors
-/// Nothing in it is a policy, or what is does not hold together.
+/// Where the file can't be read as YAML, contains no policy, or its policy doesn't hold together.
 pub(crate) fn policies(text: &str) -> anyhow::Result<Vec<Policy>> {
     let mut findings = Findings::default();
     let mut input = Input::default();
@@ -197,7 +195,7 @@ pub(crate) fn policies(text: &str) -> anyhow::Result<Vec<Policy>> {
     if alone.is_empty() {
         let of = |finding: &Finding| matches!(finding.rule, "policy" | "no-router");
         let why = findings.sorted().into_iter().find(of).map(|finding| finding.what);
-        anyhow::bail!("{}", why.unwrap_or_else(|| "there is no policy in it".into()));
+        anyhow::bail!("{}", why.unwrap_or_else(|| "it contains no policy".into()));
     }
     Ok(alone)
 }
@@ -224,7 +222,7 @@ fn check(input: &Input, acknowledged: Acknowledged, exists: &dyn Fn(&Path) -> bo
             "no-router",
             &node::At::root(&nothing),
             "There is neither an Envoy bootstrap nor an EnvoyFilter in these files.",
-            "Give the file that configures Envoy.",
+            "Pass the file that configures Envoy.",
         );
     }
     for node in &envoys {

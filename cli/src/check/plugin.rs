@@ -165,7 +165,7 @@ fn policy(plugin: &Plugin<'_>, findings: &mut Findings) -> Option<Policy> {
 /// Reads the policy out of the router's configuration, and checks it.
 ///
 /// # Errors
-/// What is wrong, in one sentence.
+/// Where a value is out of its range or the policy doesn't hold together: one sentence about it.
 pub(super) fn read_policy(mut json: Json) -> Result<Policy, String> {
     // As the filter has it (filter/src/config.rs).
     for (name, least, most) in [("refresh_ms", 10, 1_000), ("memo_bytes", 0, 256 << 20)] {
@@ -198,7 +198,7 @@ fn bad_json(plugin: &Plugin<'_>, down: u64, error: &str, findings: &mut Findings
     findings.error(
         "policy",
         &at,
-        format!("The plugin's configuration is no JSON: {error}."),
+        format!("The plugin's configuration is not valid JSON: {error}."),
         "Write one JSON object with a role; Envoy refuses the whole configuration until then.",
     );
 }
@@ -296,7 +296,7 @@ fn check_pair(router: &Plugin<'_>, services: &[(At<'_>, Plugin<'_>)], findings: 
             "no-sidestream",
             &router.config,
             "No bootstrap extension has the role \"sidestream\": nothing follows the relay, and \
-             every decision is taken by the ring.",
+             every decision falls back to consistent hashing.",
             "Add the envoy.bootstrap.wasm extension as in envoy/quickstart.yaml.",
         );
         return;
@@ -307,7 +307,7 @@ fn check_pair(router: &Plugin<'_>, services: &[(At<'_>, Plugin<'_>)], findings: 
             &router.config,
             format!(
                 "The router's vm_id {:?} is not the side-stream's {:?}: it never sees what the \
-                 relay tells, and every decision is taken by the ring.",
+                 relay tells, and every decision falls back to consistent hashing.",
                 id(router),
                 id(first)
             ),

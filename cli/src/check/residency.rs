@@ -6,7 +6,7 @@ use warmpath_routing::policy::Policy;
 
 use super::config::Envoy;
 use super::finding::Findings;
-use super::hosts::{Open, Reach, Regions, Verdict, is_address};
+use super::hosts::{Open, Reach, Regions, Standing, is_address};
 use super::node::At;
 use super::plugin::Router;
 
@@ -29,7 +29,7 @@ impl Proof {
             "zone {}: its clusters ({}) lead to {}, all in {}",
             self.zone,
             self.clusters,
-            super::number(self.hosts, "host"),
+            super::number::number(self.hosts, "host"),
             regions.join(", ")
         )
     }
@@ -63,7 +63,7 @@ pub(super) fn check(
             for open in &reach.open {
                 let what =
                     format!("Cluster {cluster} of zone {zone} can't be followed: {}.", open.why);
-                let mend = "Use STATIC clusters with addresses, or give what is missing.";
+                let mend = "Use STATIC clusters with addresses, or add what is missing.";
                 cant_be_followed(open, what, mend, findings);
             }
             let mut sound = reach.open.is_empty();
@@ -89,23 +89,23 @@ pub(super) fn check(
                     );
                 }
                 match regions.judge_replica(policy, rule, key) {
-                    Verdict::Inside => {}
-                    Verdict::Outside { region, says } => bad(
+                    Standing::Inside => {}
+                    Standing::Outside { region, says } => bad(
                         "outside",
-                        format!(", which stands in {region} (says {says}), outside the zone."),
+                        format!(", which is in {region} (says {says}), outside the zone."),
                         "Remove the host from this cluster, or let the zone admit its region.",
                     ),
-                    Verdict::Unknown => bad(
+                    Standing::Unknown => bad(
                         "region-unknown",
-                        ", of which nothing says where it stands.".into(),
+                        ", whose location is not configured.".into(),
                         "Give its endpoints locality: { region: … } with a region of the policy.",
                     ),
-                    Verdict::Undefined { region } => bad(
+                    Standing::Undefined { region } => bad(
                         "region-unknown",
                         format!(", in region {region:?}, which the policy does not define."),
                         "Define the region in the policy, or correct the locality.",
                     ),
-                    Verdict::Stranger => bad(
+                    Standing::Stranger => bad(
                         "stranger",
                         ", which no pool of the zone lists.".into(),
                         "Add it to its pool's cluster or to the relay's configuration, or remove \
@@ -120,7 +120,7 @@ pub(super) fn check(
                         format!(
                             "{key} stands in {one} (says {says}) and in {other} (says {says_too})."
                         ),
-                        "Only one can be true: correct the other.",
+                        "Only one can be true: correct the other one.",
                     );
                 }
                 places.extend(known.iter().map(|(region, _)| (*region).to_owned()));
@@ -131,9 +131,9 @@ pub(super) fn check(
                     "no-hosts",
                     envoy.clusters.get(cluster.as_str()).unwrap_or(&router.said),
                     format!(
-                        "Cluster {cluster} has no host: what is sent there is answered with 503."
+                        "Cluster {cluster} has no host: requests sent there are answered with 503."
                     ),
-                    "Give it the pool's replicas.",
+                    "Add the pool's replicas to it.",
                 );
                 sound = false;
             }
@@ -247,27 +247,27 @@ pub(super) fn for_all_zones(
             "unproven",
             at,
             format!("{way} leads to cluster {cluster:?}, which is not in the files."),
-            "Give the file that has the cluster, or lead the way elsewhere.",
+            "Pass the file that has the cluster, or route elsewhere.",
         );
         return false;
     };
     for open in &reach.open {
         let why = &open.why;
         let what = format!("{way} leads to cluster {cluster}, which can't be followed: {why}.");
-        cant_be_followed(open, what, "Lead it to a cluster with addresses, or nowhere.", findings);
+        cant_be_followed(open, what, "Route it to a cluster with addresses, or nowhere.", findings);
     }
     let mut sound = reach.open.is_empty();
     for (zone, admitting) in &policy.zones {
         for host in &reach.hosts {
             let key = &host.key;
             let why = match regions.judge(policy, admitting, key) {
-                Verdict::Inside | Verdict::Stranger if is_address(key) => continue,
-                Verdict::Inside | Verdict::Stranger => {
-                    "is a name, which can come to mean any host".into()
+                Standing::Inside | Standing::Stranger if is_address(key) => continue,
+                Standing::Inside | Standing::Stranger => {
+                    "is a name, which can resolve to any host".into()
                 }
-                Verdict::Outside { region, .. } => format!("stands in {region}"),
-                Verdict::Unknown => "stands nobody knows where".into(),
-                Verdict::Undefined { region } => {
+                Standing::Outside { region, .. } => format!("stands in {region}"),
+                Standing::Unknown => "is at an unknown location".into(),
+                Standing::Undefined { region } => {
                     format!("stands in {region:?}, which the policy does not define")
                 }
             };

@@ -138,7 +138,7 @@ fn one(envoy: &Envoy<'_>, router: &Router<'_>, retry: &At<'_>, findings: &mut Fi
         findings.error(
             "per-try-timeout",
             &timeout,
-            "An answer that isn't streamed and takes longer is computed anew with each try, and \
+            "An answer that isn't streamed and takes longer is computed again with each try, and \
              then comes 504.",
             "Leave per_try_timeout out; per_try_idle_timeout bounds silence.",
         );

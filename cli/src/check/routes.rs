@@ -34,25 +34,25 @@ pub(super) fn check(
         findings.unproved(
             "unproven",
             manager,
-            "The routes come from elsewhere (rds, scoped_routes): where they lead can't be seen.",
+            "The routes come from elsewhere (rds, scoped_routes): they can't be checked.",
             "Put the routes into route_config, or check the configuration that Envoy has (admin \
              page, /config_dump?include_eds).",
         );
         return;
     };
-    let see = See { envoy, router, regions };
+    let checked = RouteCheck { envoy, router, regions };
     if let Some(vhds) = table.get("vhds") {
         findings.unproved(
             "unproven",
             &vhds,
-            "More virtual hosts come by VHDS: where they lead can't be seen.",
+            "More virtual hosts come by VHDS: they can't be checked.",
             "Put them into route_config.",
         );
     }
-    see.mirrors(&table, findings);
-    see.switched_off(&table, findings);
+    checked.mirrors(&table, findings);
+    checked.switched_off(&table, findings);
     let hosts = table.items("virtual_hosts");
-    let without: Vec<&At<'_>> = hosts.iter().filter(|host| !see.host(host, findings)).collect();
+    let without: Vec<&At<'_>> = hosts.iter().filter(|host| !checked.host(host, findings)).collect();
     if without.len() == hosts.len() {
         findings.error(
             "no-decided-route",
@@ -74,13 +74,13 @@ pub(super) fn check(
     }
 }
 
-struct See<'e, 'a> {
+struct RouteCheck<'e, 'a> {
     envoy: &'e Envoy<'a>,
     router: &'e Router<'a>,
     regions: &'e Regions,
 }
 
-impl<'a> See<'_, 'a> {
+impl<'a> RouteCheck<'_, 'a> {
     /// Checks a virtual host; says whether it carries out decisions.
     fn host(&self, host: &At<'a>, findings: &mut Findings) -> bool {
         if let Some(matcher) = host.get("matcher") {
@@ -175,7 +175,7 @@ impl<'a> See<'_, 'a> {
                 findings.unproved(
                     "unproven",
                     &at,
-                    "A plugin chooses the cluster: where it leads can't be seen.",
+                    "A plugin chooses the cluster: its choice can't be checked.",
                     "Use cluster_header: x-warmpath-cluster.",
                 );
             }
@@ -230,7 +230,7 @@ impl<'a> See<'_, 'a> {
             findings.warning(
                 "idle-timeout",
                 action,
-                "Nothing ends a stream whose engine has fallen silent.",
+                "Nothing ends a stream whose engine has stopped answering.",
                 "Set idle_timeout, e.g. 900s.",
             );
         }
@@ -238,7 +238,7 @@ impl<'a> See<'_, 'a> {
             findings.warning(
                 "stream-duration",
                 action,
-                "max_stream_duration ends long answers, however lively they are.",
+                "max_stream_duration cuts long answers even while tokens arrive.",
                 "Leave it out.",
             );
         }
@@ -312,7 +312,7 @@ fn redirected(redirect: &At<'_>, findings: &mut Findings) {
             "redirect-elsewhere",
             &host,
             format!(
-                "Clients are told to send their requests, with the body, to {} instead: where that \
+                "Clients are redirected, with the body of their request, to {}: where that \
                  stands can't be seen from here.",
                 host.node.text().unwrap_or("?")
             ),
@@ -345,8 +345,9 @@ fn hidden(route: &At<'_>, action: &At<'_>, findings: &mut Findings) {
             "path-hidden",
             route,
             "The filter knows the APIs by how the path ends that is asked for (…/v1/chat/completions), \
-             before the route rewrites it: requests here may be unknown_api, and go by the ring.",
-            "Let clients ask for …/v1/…, with whatever prefix, and rewrite only that.",
+             before the route rewrites it: requests here may be counted as \
+             unknown_api and routed by consistent hashing.",
+            "Let clients use …/v1/… with any prefix, and rewrite only the prefix.",
         );
     }
 }

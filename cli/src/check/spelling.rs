@@ -6,7 +6,7 @@
 
 use granit_parser::{Event, Parser, ScalarStyle, Tag};
 
-use super::node::BadYaml;
+use super::bad_yaml::BadYaml;
 
 /// Refuses what can be read in two ways. What is no YAML at all is left for the reader to say.
 pub(super) fn check(text: &str) -> Result<(), BadYaml> {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::finding::{Finding, Severity};
-use super::number;
+use super::number::number;
 use super::residency::Proof;
 
 /// What is known.
@@ -87,16 +87,13 @@ impl Verdict {
             ),
             Self::Proved => "verdict: proved".into(),
             Self::NotProved if counts.unproved == 1 => {
-                "verdict: not proved: 1 thing is not known not to lead out".into()
+                "verdict: not proved: 1 thing might lead out".into()
             }
             Self::NotProved if counts.unproved > 0 => {
-                format!(
-                    "verdict: not proved: {} things are not known not to lead out",
-                    counts.unproved
-                )
+                format!("verdict: not proved: {} things might lead out", counts.unproved)
             }
             Self::NotProved => {
-                "verdict: not proved: there is no policy whose zones could be followed".into()
+                "verdict: not proved: there is no policy to check zones against".into()
             }
             Self::Leaks => format!("verdict: leaks: {} out of a zone", number(counts.leaks, "way")),
         }

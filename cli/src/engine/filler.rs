@@ -1,7 +1,7 @@
 //! What a simulated engine answers: filler text, whose token ids are those that the tokenizer
 //! gives to the same text when a client sends it back in the next turn.
 
-use super::metrics::Finish;
+use super::counters::Finish;
 use super::tokens::Tokenizer;
 
 const OPENING: &str = "This is a simulated answer, no model was run:";

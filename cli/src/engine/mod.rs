@@ -11,6 +11,7 @@ mod cache_tests;
 mod capture_tests;
 #[cfg(test)]
 mod captures;
+mod counters;
 mod event;
 #[cfg(test)]
 mod event_tests;
@@ -18,6 +19,7 @@ mod fault;
 mod filler;
 mod hash;
 mod http;
+mod lock;
 mod metrics;
 mod publisher;
 #[cfg(test)]
@@ -55,7 +57,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Runs until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// Bad arguments, a model that can't be read, addresses that can't be bound.
+/// Where arguments contradict each other, the model can't be loaded, or an address can't be bound.
 #[allow(clippy::needless_pass_by_value, reason = "every command takes its arguments so")]
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     args.check()?;

@@ -19,7 +19,7 @@ use zeromq::{
 };
 
 use super::event::Form;
-use super::rank::lock;
+use super::lock::lock;
 use crate::output;
 
 /// vLLM's `hwm` and `max_queue_size`: what is above is dropped, and the gap shows in the sequence.
@@ -65,7 +65,7 @@ impl Publisher {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// An endpoint that can't be read or bound.
+    /// Where an endpoint isn't `tcp://host:port`, or can't be bound.
     pub(crate) async fn start(config: Config) -> anyhow::Result<Self> {
         let topic = Bytes::from(config.topic);
         let buffer = Buffer::default();

@@ -1,7 +1,7 @@
 //! One data-parallel rank: a cache, its clock, its queue, its events.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -9,15 +9,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::cache::{Cache, Prompt, Sequence};
+use super::counters::Counters;
 use super::event::Encoding;
-use super::metrics::Counters;
+use super::lock::lock;
 use super::publisher::Publisher;
 use super::timing::{Timing, sleep_until};
-
-/// Locks, also after a panic elsewhere: a simulated cache has no invariant worth dying for.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// See the module.
 pub(crate) struct Rank {

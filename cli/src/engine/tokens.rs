@@ -10,7 +10,7 @@ use warmpath_prompt::{
     preprocess_for,
 };
 
-use super::rank::lock;
+use super::lock::lock;
 
 /// Why a prompt has no token ids.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,8 @@ impl Tokenizer {
     /// Reads a model directory, for an engine that is started so.
     ///
     /// # Errors
-    /// Files that are missing or can't be used.
+    /// Where the directory's files are missing or damaged, or its tokenizer or chat template isn't
+    /// supported.
     pub(crate) fn load(directory: &Path, serving: &Serving) -> anyhow::Result<Self> {
         let artefact = preprocess_for(&ModelFiles::read_dir(directory)?, serving)?;
         let prompter = Prompter::new(Model::load(artefact.bytes)?, 0);

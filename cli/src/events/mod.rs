@@ -117,7 +117,7 @@ fn listen(
                     output::tell(format_args!("warmpath events: hearing {peer}"));
                 }
                 Note::Lost(why) => {
-                    output::tell(format_args!("warmpath events: {why}; trying on"));
+                    output::tell(format_args!("warmpath events: {why}; retrying"));
                     tap.lost(out)?;
                 }
             }

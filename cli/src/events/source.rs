@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use tokio::net::TcpListener;
-use warmpath_relay::zmtp::{Connection, Role};
+use warmpath_relay::engine::zmtp::{Connection, Role};
 
 /// Wait between attempts to connect.
 const RETRY: Duration = Duration::from_millis(300);

@@ -68,7 +68,7 @@ impl Tap {
             }
             Some(next) if sequence < next => {
                 self.counts.restarts += 1;
-                self.doubt("restart", "the engine's sequence began anew", out)?;
+                self.doubt("restart", "the engine's sequence restarted", out)?;
             }
             None if sequence > 0 => {
                 self.note("late", "joined late: blocks stored before are not known", out)?;
@@ -250,10 +250,10 @@ impl Tap {
         for (count, what) in [
             (seen.clears, "times the engine cleared its cache"),
             (counts.gaps, "gaps in the sequence"),
-            (counts.restarts, "sequences that began anew"),
+            (counts.restarts, "sequence restarts"),
             (counts.connections_lost, "connections lost"),
             (counts.unreadable, "batches that can't be read"),
-            (counts.malformed, "messages that are no batch"),
+            (counts.malformed, "messages that are not batches"),
             (seen.stores_repeated, "stores taken for reports of what is held"),
             (seen.removals_unknown, "removals of blocks that weren't held"),
             (
@@ -420,7 +420,7 @@ mod tests {
         for words in [
             "-- 4 batches were lost; the view is cleared",
             "-- batch 6: ",
-            "-- the engine's sequence began anew",
+            "-- the engine's sequence restarted",
             "1 gaps in the sequence",
             "1 batches that can't be read",
             "2 prefixes of 16 tokens announced",

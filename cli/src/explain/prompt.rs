@@ -36,8 +36,8 @@ impl<'a> Asked<'a> {
     /// Reads a body as the filter does. `large` is what [`large`] made of it.
     ///
     /// # Errors
-    /// A model's directory that can't be read. What is wrong with the request itself is no error:
-    /// the filter routes it all the same.
+    /// Where the model's directory can't be read. A faulty request isn't an error: the filter routes it
+    /// all the same.
     pub(super) fn read(
         state: &State,
         policy: &Policy,

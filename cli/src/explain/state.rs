@@ -11,8 +11,6 @@ use warmpath_routing::policy::Policy;
 use warmpath_routing::prefix_map::{Lookup, Match, Matches, Wanted};
 use warmpath_routing::view::{Load, Medium, Model, Replica, ReplicaState, Tier, World};
 
-use super::beside;
-
 /// As it is written.
 #[derive(Deserialize)]
 struct Dump {
@@ -152,7 +150,7 @@ impl State {
                 Some("DOWN") => ReplicaState::Down,
                 Some("SUSPECT" | "STATE_UNSPECIFIED" | "UNSPECIFIED") => ReplicaState::Suspect,
                 Some(other) => {
-                    bail!("{}: state {other:?} is none of READY, SUSPECT, DRAINING, DOWN", at())
+                    bail!("{}: state {other:?} is not READY, SUSPECT, DRAINING or DOWN", at())
                 }
             };
             let mut tiers = Vec::new();
@@ -264,7 +262,7 @@ impl Lookup for HeldOf<'_> {
 fn medium(name: &str) -> anyhow::Result<Medium> {
     let of = |medium: &Medium| medium.name().eq_ignore_ascii_case(name);
     let found = Medium::ALL.into_iter().find(of);
-    found.with_context(|| format!("tier {name:?} is none of cpu, disk, shared"))
+    found.with_context(|| format!("tier {name:?} is not cpu, disk or shared"))
 }
 
 /// A key, or the key of a fingerprint.
@@ -278,4 +276,9 @@ fn key(hex: &str) -> anyhow::Result<Key> {
         *byte = u8::from_str_radix(digits, 16).with_context(|| format!("{hex:?}"))?;
     }
     Ok(Key(key))
+}
+
+/// A path that is relative to a file's directory.
+fn beside(file: &Path, path: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new("")).join(path)
 }

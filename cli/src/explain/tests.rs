@@ -1,3 +1,7 @@
+//! What `explain` says of requests on given states.
+
+use std::path::Path;
+
 use super::*;
 
 const BODY: &str = concat!(

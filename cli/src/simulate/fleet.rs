@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::Args;
+use super::args::Args;
 use super::trace::{ID_TOKENS, Request};
 
 pub(super) struct Fleet {

@@ -3,56 +3,22 @@
 //! Time, engines and network are simulated; the decision, its costs, ring and bounds are real, as is
 //! what the gateway itself knows: requests under way, speculation, learned prices.
 
+mod args;
 mod fleet;
 mod gateway;
 mod map;
 mod router;
 mod trace;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 use crate::output;
+pub(crate) use args::Args;
 use fleet::{Fleet, Served};
 use router::Router;
 use trace::Trace;
-
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Trace: JSON lines of {timestamp (ms), input_length, output_length, hash_ids}, an id per 512
-    /// tokens; may be gzipped (Mooncake's format)
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
-    /// Replicas, in one region
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    replicas: u16,
-    /// Tokens that a replica's cache holds; unbounded without
-    #[arg(long, value_name = "TOKENS")]
-    cache_tokens: Option<u64>,
-    /// How much faster than recorded requests come
-    #[arg(long, default_value_t = 1.0)]
-    speed: f64,
-    /// Prefill of a thousand tokens, in milliseconds: the engines' and the decision's
-    #[arg(long, default_value_t = 100.0)]
-    prefill_ms_per_1k_tokens: f64,
-    /// Decoding one token, in milliseconds
-    #[arg(long, default_value_t = 10.0)]
-    decode_ms_per_token: f64,
-    /// Time from an engine's event to the map, in milliseconds
-    #[arg(long, default_value_t = 10.0)]
-    event_ms: f64,
-    /// Members of the router's policy to change, as JSON: {"ring": {"load_floor": 8}}
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    policy: String,
-    /// Only the first requests of the trace
-    #[arg(long)]
-    requests: Option<usize>,
-    /// A line of JSON instead of the table
-    #[arg(long)]
-    json: bool,
-}
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut trace = Trace::read(&args.trace)?;

@@ -8,7 +8,7 @@ use warmpath_routing::prefix_map::Lookup;
 use warmpath_routing::residency::Claim;
 use warmpath_routing::view::{Load, Replica, ReplicaState, World};
 
-use super::Args;
+use super::args::Args;
 use super::fleet::{Fleet, Served};
 use super::gateway::{Choice, Gateway};
 use super::map::{Announced, keys};

@@ -1,13 +1,16 @@
 //! The relay's configuration: YAML, checked at start. Errors name the line and the field.
 
 mod check;
+mod discovery;
 mod error;
+mod port;
 mod raw;
 mod secrets;
 mod serving;
 mod speculation;
 #[cfg(test)]
 mod tests;
+pub mod time_zone;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,12 +19,12 @@ use std::time::Duration;
 
 use warmpath_prompt::Serving;
 
-use crate::adapters::Adapters;
+use crate::engine::adapters::Adapters;
+use crate::engine::polling::Polling;
+use crate::engine::way::Way;
 use crate::index::{BlockDrop, Duplicates, Limits};
-use crate::load::Polling;
-use crate::subscriber::Way;
-use check::Checker;
 pub use error::ConfigError;
+pub use port::Port;
 use raw::RawConfig;
 pub use secrets::{Tls, Token};
 pub use speculation::Speculation;
@@ -166,16 +169,6 @@ impl fmt::Display for Place {
     }
 }
 
-/// A port: its number, or its name in the EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(untagged)]
-pub enum Port {
-    /// Its number.
-    Number(u16),
-    /// Its name.
-    Name(String),
-}
-
 /// How a replica's events are heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
@@ -193,7 +186,7 @@ impl Config {
     /// Reads and checks a file. Relative paths in it are relative to its directory.
     ///
     /// # Errors
-    /// [`ConfigError`], the first one found.
+    /// [`ConfigError::Read`] where the file can't be read; else as [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
@@ -204,7 +197,9 @@ impl Config {
     /// Checks a text. `file` is its name in errors, `directory` what relative paths begin from.
     ///
     /// # Errors
-    /// [`ConfigError`], the first one found.
+    /// [`ConfigError::Shape`] where the text isn't YAML or a field is unknown, missing or of another
+    /// type; [`ConfigError::Value`] for the first value that can't be meant, or whose file can't be
+    /// read.
     pub fn parse(text: &str, file: &str, directory: &Path) -> Result<Self, ConfigError> {
         let mut field = String::new();
         let raw: RawConfig = serde_saphyr::with_deserializer_from_str(text, |yaml| {
@@ -221,6 +216,6 @@ impl Config {
             };
             ConfigError::Shape { file: file.to_owned(), error: format!("{field}{error}") }
         })?;
-        Checker { file, directory }.config(&raw)
+        Self::checked(&raw, file, directory)
     }
 }

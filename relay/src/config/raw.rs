@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_saphyr::Spanned;
 use warmpath_prompt::ContentFormat;
 
-use super::{Port, Speculation};
+use super::port::Port;
+use super::speculation::Speculation;
 use crate::index::Duplicates;
 
 #[derive(Deserialize)]

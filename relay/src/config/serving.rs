@@ -5,7 +5,7 @@ use warmpath_prompt::{ContentFormat, Engine, Serving};
 use super::ConfigError;
 use super::check::Checker;
 use super::raw::RawModel;
-use crate::time_zone;
+use super::time_zone;
 
 impl Checker<'_> {
     pub(super) fn serving(&self, of: &str, raw: &RawModel) -> Result<Serving, ConfigError> {

@@ -1,3 +1,5 @@
+//! What configurations mean, and what their errors say.
+
 use super::*;
 
 const GOOD: &str = r#"

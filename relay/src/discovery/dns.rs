@@ -4,36 +4,40 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{PATIENCE, Source, replicas};
+use super::address::replicas;
+use super::{PATIENCE, Source};
 use crate::config::Port;
-use crate::subscriber::jittered;
+use crate::engine::jitter::jittered;
 
-/// Looks the name up again and again.
-pub(super) async fn follow(mut source: Source, name: &str, every: Duration) {
-    let number = |port: &Port| match port {
-        Port::Number(port) => Some(*port),
-        Port::Name(_) => None,
-    };
-    let discovery = source.discovery.clone();
-    let optional = |port: &Option<Port>| port.as_ref().and_then(number);
-    let ports = [
-        number(&discovery.port),
-        optional(&discovery.events_port),
-        optional(&discovery.replay_port),
-    ];
-    loop {
-        match resolve(name).await {
-            Ok(addresses) => {
-                let all = addresses.into_iter().filter_map(|ip| replicas(&discovery, ip, ports));
-                if source.tell(all.flatten().collect()).await.is_err() {
-                    return;
+impl Source {
+    /// Looks the name up again and again.
+    pub(super) async fn follow_dns(mut self, name: &str, every: Duration) {
+        let number = |port: &Port| match port {
+            Port::Number(port) => Some(*port),
+            Port::Name(_) => None,
+        };
+        let discovery = self.discovery.clone();
+        let optional = |port: &Option<Port>| port.as_ref().and_then(number);
+        let ports = [
+            number(&discovery.port),
+            optional(&discovery.events_port),
+            optional(&discovery.replay_port),
+        ];
+        loop {
+            match resolve(name).await {
+                Ok(addresses) => {
+                    let all =
+                        addresses.into_iter().filter_map(|ip| replicas(&discovery, ip, ports));
+                    if self.tell(all.flatten().collect()).await.is_err() {
+                        return;
+                    }
                 }
+                Err(error) => self.failed(&error),
             }
-            Err(error) => source.failed(&error),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(jittered(every)) => {}
-            () = source.found.closed() => return,
+            tokio::select! {
+                () = tokio::time::sleep(jittered(every)) => {}
+                () = self.found.closed() => return,
+            }
         }
     }
 }
@@ -54,8 +58,8 @@ mod tests {
     use super::*;
     use crate::config::{Discovery, Place};
     use crate::discovery::Sightings;
+    use crate::engine::way::Way;
     use crate::index::Duplicates;
-    use crate::subscriber::Way;
 
     fn looking_for(name: &str) -> Discovery {
         Discovery {

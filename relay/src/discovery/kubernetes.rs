@@ -18,7 +18,7 @@ use tokio_stream::StreamExt as _;
 use tracing::warn;
 
 use super::{Ended, Source, slices};
-use crate::subscriber::jittered;
+use crate::engine::jitter::jittered;
 
 /// Time between attempts, after a failure: from, and up to.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -27,26 +27,28 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// A watch ends on its own after that long, and goes on; one that hangs is found out so.
 const WATCH_SECONDS: u32 = 120;
 
-/// Follows the Service's slices.
-pub(super) async fn follow(
-    mut source: Source,
-    service: &str,
-    namespace: Option<String>,
-    kubeconfig: Option<PathBuf>,
-) {
-    let mut wait = AGAIN;
-    loop {
-        let watching = watch(&mut source, service, namespace.as_deref(), kubeconfig.clone());
-        match watching.await {
-            Err(Ended) => return,
-            // The client could not be made: credentials may come with time.
-            Ok(error) => source.failed(&error),
+impl Source {
+    /// Follows the Service's slices.
+    pub(super) async fn follow_kubernetes(
+        mut self,
+        service: &str,
+        namespace: Option<String>,
+        kubeconfig: Option<PathBuf>,
+    ) {
+        let mut wait = AGAIN;
+        loop {
+            let watching = watch(&mut self, service, namespace.as_deref(), kubeconfig.clone());
+            match watching.await {
+                Err(Ended) => return,
+                // The client could not be made: credentials may come with time.
+                Ok(error) => self.failed(&error),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(jittered(wait)) => {}
+                () = self.found.closed() => return,
+            }
+            wait = (wait * 2).min(AGAIN_AT_MOST);
         }
-        tokio::select! {
-            () = tokio::time::sleep(jittered(wait)) => {}
-            () = source.found.closed() => return,
-        }
-        wait = (wait * 2).min(AGAIN_AT_MOST);
     }
 }
 
@@ -114,7 +116,7 @@ async fn watch(
         let (replicas, without) = slices::replicas(&source.discovery, known.values());
         if without > 0 && portless == 0 {
             let place = &source.discovery.place;
-            warn!(source = %place, endpoints = without, "they have no port of the name wanted");
+            warn!(source = %place, endpoints = without, "endpoints lack the configured port name");
         }
         portless = without;
         source.tell(replicas).await?;

@@ -3,32 +3,31 @@
 //! A source that can't be asked changes nothing: what it found last stays, and engines that are gone
 //! show by their health. That it can't be asked is counted and logged.
 
+mod address;
 mod dns;
 mod kubernetes;
 mod sightings;
 mod slices;
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::config::{Config, Discovery, Events, Place, Ranks, Replica};
-use crate::subscriber::Way;
+use crate::config::{Config, Discovery, Place, Replica};
 pub(crate) use sightings::{Sighting, Sightings};
 
 /// Time for the first answer of a source, before the relay serves without it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What one source found: its place in [`Config::discovery`] and the replicas.
-pub(crate) type Found = (usize, Vec<Replica>);
+pub(crate) type SourceReplicas = (usize, Vec<Replica>);
 
 /// A source at work.
 pub(crate) struct Source {
     place: usize,
     discovery: Discovery,
-    found: mpsc::Sender<Found>,
+    found: mpsc::Sender<SourceReplicas>,
     sighting: Sighting,
     known: Option<Vec<Replica>>,
     failing: bool,
@@ -41,7 +40,7 @@ impl Source {
     pub(crate) fn new(
         place: usize,
         discovery: Discovery,
-        found: mpsc::Sender<Found>,
+        found: mpsc::Sender<SourceReplicas>,
         sightings: &Sightings,
     ) -> Self {
         let sighting = sightings.of(&discovery.place);
@@ -51,9 +50,9 @@ impl Source {
     /// Looks, and tells when what is there changes, until nobody wants to hear it.
     pub(crate) async fn follow(self) {
         match self.discovery.place.clone() {
-            Place::Dns { name, every } => dns::follow(self, &name, every).await,
+            Place::Dns { name, every } => self.follow_dns(&name, every).await,
             Place::Kubernetes { service, namespace, kubeconfig } => {
-                kubernetes::follow(self, &service, namespace, kubeconfig).await;
+                self.follow_kubernetes(&service, namespace, kubeconfig).await;
             }
         }
     }
@@ -61,12 +60,12 @@ impl Source {
     /// All that is there now.
     async fn tell(&mut self, mut replicas: Vec<Replica>) -> Result<(), Ended> {
         if std::mem::take(&mut self.failing) {
-            info!(source = %self.discovery.place, "it answers again");
+            info!(source = %self.discovery.place, "the source of replicas answers again");
         }
         self.sighting.found(replicas.len());
         replicas.sort_by_key(|replica| (replica.endpoint, replica.rank));
         if self.known.as_ref() != Some(&replicas) {
-            info!(source = %self.discovery.place, replicas = replicas.len(), "looked up");
+            info!(source = %self.discovery.place, replicas = replicas.len(), "replicas looked up");
             self.known = Some(replicas.clone());
             self.found.send((self.place, replicas)).await.map_err(|_| Ended)?;
         }
@@ -78,7 +77,7 @@ impl Source {
         self.sighting.failed();
         if !std::mem::replace(&mut self.failing, true) {
             let source = &self.discovery.place;
-            warn!(%source, error, "can't look replicas up; keeping what was known");
+            warn!(%source, error, "can't look up replicas; keeping the last known ones");
         }
     }
 }
@@ -104,42 +103,4 @@ pub(crate) async fn once(config: &Config) -> Vec<Vec<Replica>> {
         all.push(answer.await.ok().flatten().unwrap_or_default());
     }
     all
-}
-
-/// The replicas of a source at an address, one for each data-parallel rank; ports as numbers: of the
-/// API, and those of rank 0's publisher and replay. None without a port of the API.
-fn replicas(
-    of: &Discovery,
-    ip: IpAddr,
-    [port, events, replay]: [Option<u16>; 3],
-) -> Option<Vec<Replica>> {
-    let endpoint = SocketAddr::new(ip, port?);
-    let replica = |rank: Option<u32>, among_all: Option<u32>| {
-        let at = |port: u16| {
-            let port = u32::from(port).checked_add(among_all.unwrap_or(0))?;
-            Some(SocketAddr::new(ip, u16::try_from(port).ok()?).to_string())
-        };
-        Replica {
-            endpoint,
-            rank,
-            pool: of.pool.clone(),
-            model: of.model,
-            draining: false,
-            store: of.store.clone(),
-            weight: of.weight,
-            adapters: of.adapters.clone(),
-            events: events.and_then(at).map(|address| Events {
-                way: Way::Connect(address),
-                replay: replay.and_then(at),
-                rank: among_all,
-                duplicates: of.duplicates,
-            }),
-        }
-    };
-    Some(match of.ranks {
-        None => vec![replica(None, None)],
-        Some(Ranks { count, first }) => {
-            (0..count).map(|rank| replica(Some(rank), Some(first.saturating_add(rank)))).collect()
-        }
-    })
 }

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
-use super::replicas as at;
+use super::address::replicas as at;
 use crate::config::{Discovery, Port, Replica};
 
 /// The replicas in all slices of a Service; also how many endpoints had no port of a wanted name.

@@ -6,9 +6,15 @@
 //! take their defaults, unknown ones are skipped.
 
 mod decode;
+mod error;
 mod reader;
 
-pub use decode::{DecodeError, decode};
+pub use decode::decode;
+pub use error::DecodeError;
+
+/// Events in one batch that are believed. Engines send some per scheduler step; a frame with more
+/// is not theirs.
+const MAX_EVENTS: usize = 1 << 18;
 
 /// An engine's own name of one of its blocks.
 ///

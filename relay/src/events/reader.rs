@@ -2,7 +2,7 @@
 
 use rmp::Marker;
 
-use super::DecodeError;
+use super::error::DecodeError;
 
 /// What is left of a frame.
 #[derive(Clone, Copy)]

@@ -57,14 +57,14 @@ pub struct GroupSummary {
     pub counted: bool,
 }
 
-/// Where a store counts.
+/// The role of the group that an event is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In the group whose blocks are announced: full attention's first.
+pub(super) enum Role {
+    /// The group whose blocks are announced: full attention's first.
     Main,
-    /// In the group of this place, of which a hit needs some blocks.
+    /// The group of this place, of which a hit needs some blocks.
     Further(usize),
-    /// Nowhere: what a hit needs of it isn't known.
+    /// None: what a hit needs of it isn't known.
     Nowhere,
 }
 
@@ -129,17 +129,17 @@ impl Groups {
         self.all.get(at).is_some_and(|group| group.sparse)
     }
 
-    /// Where a store counts. `others`: groups beside the main one count, too.
-    pub(super) fn place(&self, event: &Stored, others: bool) -> Place {
+    /// The role of the group that an event is of. `others`: groups beside the main one count, too.
+    pub(super) fn place(&self, event: &Stored, others: bool) -> Role {
         let Some(number) = event.group else {
-            return if is_full(event) { Place::Main } else { Place::Nowhere };
+            return if is_full(event) { Role::Main } else { Role::Nowhere };
         };
-        let Some(at) = self.at(number) else { return Place::Nowhere };
+        let Some(at) = self.at(number) else { return Role::Nowhere };
         match self.main {
-            Some(main) if main == at && self.is_part(at, event) => Place::Nowhere,
-            Some(main) if main == at => Place::Main,
-            _ if others && self.all.get(at).is_some_and(is_known) => Place::Further(at),
-            _ => Place::Nowhere,
+            Some(main) if main == at && self.is_part(at, event) => Role::Nowhere,
+            Some(main) if main == at => Role::Main,
+            _ if others && self.all.get(at).is_some_and(is_known) => Role::Further(at),
+            _ => Role::Nowhere,
         }
     }
 
@@ -153,13 +153,13 @@ impl Groups {
     }
 
     /// The place of a group whose blocks leave.
-    pub(super) fn place_of(&self, number: Option<u32>) -> Place {
-        let Some(number) = number else { return Place::Main };
+    pub(super) fn place_of(&self, number: Option<u32>) -> Role {
+        let Some(number) = number else { return Role::Main };
         match self.at(number) {
-            Some(at) if self.main == Some(at) => Place::Main,
-            Some(at) if self.all.get(at).is_some_and(is_known) => Place::Further(at),
-            None if number == 0 || self.all.is_empty() => Place::Main,
-            Some(_) | None => Place::Nowhere,
+            Some(at) if self.main == Some(at) => Role::Main,
+            Some(at) if self.all.get(at).is_some_and(is_known) => Role::Further(at),
+            None if number == 0 || self.all.is_empty() => Role::Main,
+            Some(_) | None => Role::Nowhere,
         }
     }
 

@@ -2,9 +2,12 @@
 
 mod announce;
 mod changes;
+mod copies;
 mod ends;
 mod forest;
 mod groups;
+mod layer;
+pub mod lesson;
 mod naming;
 mod node;
 mod rules;

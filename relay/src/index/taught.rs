@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
 use super::changes::Changes;
+use super::lesson::Lesson;
 use super::view::View;
 use crate::events::{EngineHash, Event, Medium, Removed, Stored};
-use crate::lessons::Lesson;
 
 /// Time after the last answer that spoke for a prefix.
 pub const LIFETIME: Duration = Duration::from_mins(10);

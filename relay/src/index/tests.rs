@@ -1,3 +1,5 @@
+//! The view by its events.
+
 mod hybrid;
 mod law;
 mod pool;

@@ -4,8 +4,8 @@
 use tracing::warn;
 
 use super::State;
-use crate::adapters::Adapters;
-use crate::message::ReplicaId;
+use super::message::ReplicaId;
+use crate::engine::adapters::Adapters;
 
 /// Bytes of names in the table of replicas, which each worker of each gateway reads anew whenever
 /// it changes: some 50,000 names. Of a replica whose names find no place it isn't known what is

@@ -9,9 +9,9 @@ use std::hash::BuildHasher;
 
 use tracing::warn;
 
-use super::{Listener, Replica, State};
-use crate::message::ReplicaId;
-use crate::policy_pools::{Mismatch, PolicyPools};
+use super::message::ReplicaId;
+use super::policy_pools::{Mismatch, PolicyPools};
+use super::{Listener, PoolMismatch, Replica, State};
 
 /// Bytes that the policies of all gateways take here, about; those of more aren't looked at.
 const MOST_BYTES: usize = 16 << 20;
@@ -25,23 +25,6 @@ const SHOWN: usize = 4;
 pub(super) struct Gateway {
     node: String,
     pools: PolicyPools,
-}
-
-/// A pool of this relay whose replicas get no requests from some gateways.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct PoolMismatch {
-    /// The pool.
-    pub pool: String,
-    /// The model of its replicas here.
-    pub model: String,
-    /// `not_in_policy`, or `other_model`.
-    pub problem: &'static str,
-    /// What the policies call its model, at most a few.
-    pub policy_models: BTreeSet<String>,
-    /// How many gateways' policies say so.
-    pub gateways: usize,
-    /// Their nodes, at most a few.
-    pub nodes: BTreeSet<String>,
 }
 
 /// What was warned of, by a hash, the latest of it.

@@ -2,11 +2,11 @@
 
 use tokio::time::Instant;
 
+use super::message::ReplicaId;
 use super::{Replica, State};
 use crate::events::Event;
+use crate::index::lesson::Lesson;
 use crate::index::{Changes, MOST_KEYS};
-use crate::lessons::Lesson;
-use crate::message::ReplicaId;
 
 /// Keys that are kept of all replicas together.
 const MOST_KEYS_OF_ALL: usize = 1 << 20;

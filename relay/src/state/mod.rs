@@ -7,10 +7,15 @@
 mod adapters;
 mod gateways;
 mod lessons;
+pub mod message;
+pub mod policy_pools;
+mod registration;
 mod replica;
 mod roots;
 mod stores;
 mod streams;
+mod subscription;
+mod summarize;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -24,20 +29,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use warmpath_routing::fingerprint::Key;
 
+use crate::engine::ranks::Heard;
+use crate::engine::report::{Report, Sleep};
 use crate::events::{Batch, Event, Medium};
-use crate::gauges::Sleep;
 use crate::index::{Changes, Slots};
-use crate::load::Report;
-use crate::message::{Doubt, Message, ReplicaId};
-use crate::ranks::Heard;
-pub use gateways::PoolMismatch;
 use gateways::Warned;
-pub use replica::Known;
+use message::{Doubt, Message, ReplicaId};
+pub use registration::Registration;
 use replica::Replica;
 use stores::{Store, StoreKey};
-pub use streams::{Delta, Deltas, Subscription};
 use streams::{Listener, MAX_STREAMS};
-pub use summary::{Holder, ReplicaSummary, StoreSummary, Summary, TierSummary};
+pub use subscription::{Delta, Deltas, Subscription};
+pub use summary::{
+    EndsSummary, Holder, PoolMismatch, ReplicaSummary, StoreSummary, Summary, TierSummary,
+};
 
 /// Time between two deltas: a change goes at once if the last delta is that long ago.
 const FLUSH_EVERY: Duration = Duration::from_millis(2);
@@ -75,7 +80,7 @@ pub struct State {
 
 impl State {
     /// Nothing known yet but which replicas there are; they are numbered from 0 on.
-    pub fn new(known: Vec<Known>) -> Self {
+    pub fn new(known: Vec<Registration>) -> Self {
         let mut slots = Slots::default();
         let replicas: BTreeMap<_, _> = known
             .into_iter()
@@ -175,7 +180,7 @@ impl State {
             Message::Lessons { lessons } => self.learn(&lessons),
             Message::Join { replica, known } => self.join(replica, *known),
             Message::Leave { replica } => self.leave(replica),
-            Message::Told { replica, draining, weight, adapters } => {
+            Message::Reconfigure { replica, draining, weight, adapters } => {
                 self.update(replica, |replica| {
                     replica.known.draining = draining;
                     replica.known.weight = weight;
@@ -216,7 +221,7 @@ impl State {
     fn sleep(&mut self, id: usize, sleep: Option<Sleep>) {
         let Some(replica) = self.replicas.get(&id) else { return };
         let (engine, rank) = (&replica.known.endpoint, replica.known.rank);
-        info!(engine, rank, asleep = sleep.is_some(), "the engine sleeps, or is awake");
+        info!(engine, rank, asleep = sleep.is_some(), "the engine's sleep state changed");
         if sleep == Some(Sleep::Emptied) {
             self.new_life(id, "engine_asleep");
             if let Some(replica) = self.replicas.get_mut(&id) {
@@ -291,7 +296,7 @@ impl State {
             engine = replica.known.endpoint,
             rank = replica.known.rank,
             tier = medium.name(),
-            "the engine offloads"
+            "the engine offloads KV blocks"
         );
         replica.known.view.open(medium, slot, &mut self.changes);
         self.replicas_changed = true;
@@ -378,7 +383,7 @@ impl State {
         }
     }
 
-    fn join(&mut self, id: ReplicaId, known: Known) {
+    fn join(&mut self, id: ReplicaId, known: Registration) {
         let drained = self.drained.contains(&(known.endpoint.clone(), known.rank));
         let slot = self.slots.take();
         self.compare_pool(&known.pool, &known.model);
@@ -412,7 +417,12 @@ impl State {
         }
         let count = meant.len();
         for (id, name) in meant {
-            info!(engine = name.0, rank = name.1, drain, "drained by hand, or no more");
+            info!(
+                engine = name.0,
+                rank = name.1,
+                drain,
+                "an operator drained the replica, or undid that"
+            );
             if drain {
                 self.drained.insert(name);
             } else {

@@ -1,64 +1,26 @@
 //! One replica, as the state knows it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{info, warn};
 use warmpath_proto::v1::{self, replica::State as ReplicaState};
 
-use crate::adapters::Adapters;
-use crate::counters::Counters;
-use crate::gauges::{Engines, Load, Sleep};
-use crate::index::{Taught, View};
-use crate::load::Report;
-use crate::ranks::{Heard, Problem, Rank};
+use super::registration::Registration;
+use crate::engine::adapters::Adapters;
+use crate::engine::ranks::{Heard, Problem, Rank};
+use crate::engine::report::{Engines, Load, Report, Sleep};
+use crate::index::Taught;
 
 /// Change of KV usage that is worth a message.
 const KV_STEP: f32 = 0.005;
 /// Change of the round trip that is, in microseconds; of a long one a tenth.
 const RTT_STEP_US: u32 = 100;
 
-/// What the state is told about a replica at start.
-#[derive(Debug)]
-pub struct Known {
-    /// `ip:port` of its API.
-    pub endpoint: String,
-    /// Its data-parallel rank, as requests name it.
-    pub rank: Option<u32>,
-    /// That which its batches carry.
-    pub events_rank: Option<u32>,
-    /// Its pool.
-    pub pool: String,
-    /// Its model's name.
-    pub model: String,
-    /// The kind of engine that its model's prompts are made for.
-    pub engine: &'static str,
-    /// Whether it takes nothing new.
-    pub draining: bool,
-    /// Whether its engine's events are subscribed to.
-    pub has_events: bool,
-    /// Time with running requests but without events after which its events are doubted; none for
-    /// never.
-    pub silence: Option<Duration>,
-    /// The store that it shares with others, by name.
-    pub store: Option<String>,
-    /// What it can take beside others, in hundredths of a plain replica.
-    pub weight: u16,
-    /// The adapters that it has by configuration; none where that doesn't say.
-    pub adapters: Option<Adapters>,
-    /// Whether its model says how its engine speculates, and so what it drops of its hits.
-    pub says_speculation: bool,
-    /// Its empty view.
-    pub view: View,
-    /// Counted by the tasks about it.
-    pub counters: Arc<Counters>,
-}
-
 #[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Replica {
-    pub(super) known: Known,
+    pub(super) known: Registration,
     pub(super) slot: u32,
     pub(super) heard: bool,
     pub(super) up: Option<bool>,
@@ -103,7 +65,7 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    pub(super) fn new(known: Known, slot: u32) -> Self {
+    pub(super) fn new(known: Registration, slot: u32) -> Self {
         Self {
             slot,
             heard: false,
@@ -159,10 +121,16 @@ impl Replica {
         match (&self.wrong, &wrong) {
             (before, Some(lists)) if before.as_ref() != Some(lists) => {
                 let model = &self.known.model;
-                warn!(engine, rank, model, lists, "it serves another model; nothing is sent there");
+                warn!(
+                    engine,
+                    rank,
+                    model,
+                    lists,
+                    "the engine serves another model; no requests are sent there"
+                );
             }
             (Some(_), None) => {
-                info!(engine, rank, model = self.known.model, "it serves its model again");
+                info!(engine, rank, model = self.known.model, "the engine serves its model again");
             }
             _ => {}
         }
@@ -170,9 +138,12 @@ impl Replica {
     }
 
     pub(super) fn caches(&mut self, caches: bool) {
-        let Known { endpoint: engine, rank, .. } = &self.known;
+        let Registration { endpoint: engine, rank, .. } = &self.known;
         if !caches && !self.caches_nothing {
-            warn!(engine, rank, "it keeps no prefix cache; nothing of it will ever be warm");
+            warn!(
+                engine,
+                rank, "prefix caching is off in this engine: no request will find its prefix there"
+            );
         }
         self.caches_nothing = !caches;
     }
@@ -186,7 +157,7 @@ impl Replica {
         let before = self.speculates_unsaid();
         self.speculates = speculates;
         if self.speculates_unsaid() && !before {
-            let Known { endpoint: engine, rank, model, .. } = &self.known;
+            let Registration { endpoint: engine, rank, model, .. } = &self.known;
             warn!(
                 engine,
                 rank,
@@ -199,7 +170,7 @@ impl Replica {
 
     /// Compares the rank that is configured with what the engine shows.
     pub(super) fn check_rank(&mut self) {
-        let Known { endpoint, rank, events_rank, .. } = &self.known;
+        let Registration { endpoint, rank, events_rank, .. } = &self.known;
         let problem =
             Rank { header: *rank, events: *events_rank }.problem(&self.engines, &self.ranks);
         if problem != self.rank_problem
@@ -222,7 +193,7 @@ impl Replica {
         let before = self.other_engine();
         self.engines = engines;
         if let Some(found) = self.other_engine().filter(|found| before != Some(found)) {
-            let Known { endpoint, model, engine, .. } = &self.known;
+            let Registration { endpoint, model, engine, .. } = &self.known;
             warn!(
                 engine = endpoint,
                 model,
@@ -246,7 +217,7 @@ impl Replica {
                     warn!(
                         engine = self.known.endpoint,
                         rank = self.known.rank,
-                        "it runs requests but publishes no events; its cache isn't believed"
+                        "the engine runs requests but publishes no events; its cache is not relied on"
                     );
                 }
             }

@@ -3,8 +3,8 @@
 use tracing::warn;
 
 use super::State;
+use super::message::ReplicaId;
 use super::replica::Replica;
-use crate::message::ReplicaId;
 
 impl State {
     /// An engine says where it has its model from.
@@ -24,7 +24,7 @@ impl State {
                 other = other.known.endpoint,
                 other_root = other.root,
                 model = replica.known.model,
-                "engines of one model have it from different places: are these of one version?"
+                "engines of one model load it from different places: check that they are of one version"
             );
         }
     }

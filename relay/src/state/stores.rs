@@ -9,9 +9,9 @@ use tracing::{info, warn};
 use warmpath_proto::v1;
 
 use super::State;
+use super::message::{Doubt, ReplicaId};
 use crate::events::Event;
 use crate::index::{ModelScope, View};
-use crate::message::{Doubt, ReplicaId};
 
 /// A store's name; engines of another model share nothing, whatever their store is called.
 pub(super) type StoreKey = (String, Arc<ModelScope>);
@@ -39,7 +39,11 @@ impl State {
         if !self.stores.contains_key(&key) {
             let slot = self.take_slot();
             let Some(replica) = self.replicas.get(&id) else { return false };
-            info!(store = key.0, engine = replica.known.endpoint, "a shared store is heard of");
+            info!(
+                store = key.0,
+                engine = replica.known.endpoint,
+                "the engine reports a shared store"
+            );
             let view = replica.known.view.shared_beside();
             self.stores.insert(key.clone(), Store { slot, view, clears: 0 });
             self.replicas_changed = true;

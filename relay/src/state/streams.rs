@@ -11,10 +11,11 @@ use warmpath_proto::v1::{self, down::Body};
 use warmpath_routing::fingerprint::{KEY_BYTES, Key};
 
 use super::gateways::Gateway;
+use super::message::ReplicaId;
 use super::replica::Replica;
+use super::subscription::{Delta, Deltas, Subscription};
 use super::{LOADS_EVERY, State};
 use crate::events::Medium;
-use crate::message::ReplicaId;
 
 /// Deltas that a stream may be behind, and bytes in any case. The bytes go up to twice a snapshot's:
 /// beyond that a snapshot is the shorter way, and what the stream says is old.
@@ -22,47 +23,6 @@ pub(super) const QUEUE: usize = 4096;
 pub(super) const QUEUE_BYTES: usize = 8 << 20;
 /// Streams at the same time; each Envoy has one.
 pub(super) const MAX_STREAMS: usize = 1024;
-
-/// A delta, shared by all streams.
-#[derive(Debug)]
-pub struct Delta {
-    /// In order.
-    pub bodies: Vec<Body>,
-    bytes: usize,
-}
-
-/// What a new stream begins with, and what follows.
-#[derive(Debug)]
-pub struct Subscription {
-    /// Names the stream to the state.
-    pub stream: u64,
-    /// The whole table.
-    pub replicas: v1::Replicas,
-    /// All loads.
-    pub loads: v1::Loads,
-    /// Held keys by slot.
-    pub blocks: Vec<(u32, Vec<Key>)>,
-    /// What changed since.
-    pub deltas: Deltas,
-}
-
-/// A stream's queue.
-#[derive(Debug)]
-pub struct Deltas {
-    pub(super) receiver: mpsc::Receiver<Arc<Delta>>,
-    bytes: Arc<AtomicUsize>,
-    /// Cancelled when the stream is to end: it was too slow, or the relay starts its slots anew.
-    pub ended: CancellationToken,
-}
-
-impl Deltas {
-    /// The next delta; none when the state is gone.
-    pub async fn next(&mut self) -> Option<Arc<Delta>> {
-        let delta = self.receiver.recv().await?;
-        self.bytes.fetch_sub(delta.bytes, Ordering::Relaxed);
-        Some(delta)
-    }
-}
 
 pub(super) struct Listener {
     pub(super) id: u64,
@@ -119,7 +79,7 @@ impl State {
         });
         if too_slow > 0 {
             self.streams_too_slow += too_slow;
-            warn!(streams = too_slow, "ended side-streams that don't keep up");
+            warn!(streams = too_slow, "ended side-streams that are too slow");
         }
     }
 

@@ -1,3 +1,5 @@
+//! The state by its messages: what streams hear, and when.
+
 mod adapters;
 mod lessons;
 mod policy;
@@ -12,13 +14,13 @@ use warmpath_proto::v1::{down::Body, replica::State as ReplicaState, tier};
 
 use super::streams::{QUEUE, QUEUE_BYTES};
 use super::*;
+use crate::engine::report::Load;
 use crate::events::{EngineHash, Kind, Medium, Removed, Stored};
-use crate::gauges::Load;
 use crate::index::{BlockDrop, Duplicates, Limits, ModelScope, View};
 
-fn known(endpoint: &str) -> Known {
+fn known(endpoint: &str) -> Registration {
     let scope = Arc::new(ModelScope { version: "1".into(), tokenizer_hash: [1; 32] });
-    Known {
+    Registration {
         endpoint: endpoint.into(),
         rank: None,
         events_rank: None,
@@ -40,7 +42,7 @@ fn known(endpoint: &str) -> Known {
 #[test]
 fn an_engine_that_speculates_unsaid_is_told_of() {
     let unsaid = |says_speculation, speculates| {
-        let mut state = State::new(vec![Known { says_speculation, ..known("127.0.0.1:0") }]);
+        let mut state = State::new(vec![Registration { says_speculation, ..known("127.0.0.1:0") }]);
         state.take(Message::Speculates { replica: 0, speculates });
         state.summary().replicas[0].speculates_unsaid
     };
@@ -483,7 +485,8 @@ async fn a_tier_has_a_slot_from_its_first_block_until_the_view_is_cleared() {
 async fn a_shared_store_stands_in_the_rows_of_all_who_share_it_while_they_are_heard() {
     let sharing = |name: &str| {
         let store = Some(name.to_owned());
-        (0..2).map(move |i| Known { store: store.clone(), ..known(&format!("{store:?}{i}")) })
+        (0..2)
+            .map(move |i| Registration { store: store.clone(), ..known(&format!("{store:?}{i}")) })
     };
     let mut state = State::new(sharing("a").chain(sharing("b")).collect());
     state.settle();

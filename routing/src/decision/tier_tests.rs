@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::tests::{Held, ask, held, keys, policy, route, world};
 use super::*;
-use crate::reuse::cached_tokens;
 use crate::recent::Recent;
+use crate::reuse::cached_tokens;
 use crate::view::{Medium, ReplicaState, Tier};
 
 const BLOCKS: u64 = 256;

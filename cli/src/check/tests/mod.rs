@@ -1,7 +1,10 @@
+//! Configurations, and what the check says of them.
+
 mod change;
 mod changes;
 mod foreign;
 mod istio;
+mod listeners;
 mod models;
 mod sends;
 mod unknown;

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::multipart::{Multipart, MultipartError, MultipartRejection};
 
-use super::Shared;
+use super::app::Shared;
 use super::error::ApiError;
 use super::wire::{Transcription, TranscriptionUsage};
 

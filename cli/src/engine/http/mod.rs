@@ -1,8 +1,10 @@
 //! The HTTP side: vLLM's server, as far as routers and their tests use it.
 
+mod app;
 mod audio;
 mod error;
 mod generate;
+mod generation;
 mod messages;
 mod plan;
 mod responses;
@@ -17,77 +19,23 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Request, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use tokio_stream::StreamExt as _;
 
+pub(crate) use self::app::App;
+use self::app::{FINGERPRINT, Shared};
 use self::error::ApiError;
 pub(crate) use self::responses::Store;
 use self::wire::{ModelCard, ModelList, TokenizeRequest, TokenizeResponse};
-use super::fault::{Cut, Faults};
-use super::filler::Filler;
-use super::hash::Lora;
+use super::fault::Cut;
 use super::metrics;
-use super::rank::Rank;
-use super::tokens::Tokenizer;
 
 /// Largest body taken.
 const BODY_LIMIT: usize = 64 << 20;
-
-/// What `system_fingerprint` says: nobody should take these answers for a model's.
-const FINGERPRINT: &str = "warmpath-simulated";
-
-/// Everything that the handlers share.
-pub(crate) struct App {
-    pub(crate) ranks: Vec<Arc<Rank>>,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) filler: Filler,
-    /// The base model's names; never empty.
-    pub(crate) names: Vec<String>,
-    pub(crate) loras: Vec<Lora>,
-    /// What `/v1/models` gives as the model's root.
-    pub(crate) root: String,
-    pub(crate) block_size: usize,
-    /// It has the counters of an engine that speculates.
-    pub(crate) speculates: bool,
-    /// Most tokens of prompt and answer together.
-    pub(crate) max_model_len: usize,
-    /// Length of an answer that `max_tokens` doesn't cut.
-    pub(crate) output_tokens: usize,
-    /// The vLLM version whose protocols are spoken.
-    pub(crate) version: &'static str,
-    /// Seconds since 1970.
-    pub(crate) started: u64,
-    /// This engine's own address.
-    pub(crate) address: String,
-    pub(crate) region: Option<String>,
-    pub(crate) responses: Store,
-    pub(crate) faults: Faults,
-    pub(crate) event_sources: serde_json::Value,
-}
-
-impl App {
-    fn base_name(&self) -> &str {
-        self.names.first().map_or("", String::as_str)
-    }
-
-    /// The adapter that a request's model name asks for; no name means the base model.
-    fn adapter(&self, model: Option<&str>) -> Result<Option<Lora>, ApiError> {
-        let Some(model) = model.filter(|model| !model.is_empty()) else { return Ok(None) };
-        if self.names.iter().any(|name| name == model) {
-            return Ok(None);
-        }
-        match self.loras.iter().find(|lora| &*lora.name == model) {
-            Some(lora) => Ok(Some(lora.clone())),
-            None => Err(ApiError::unknown_model(model)),
-        }
-    }
-}
-
-type Shared = State<Arc<App>>;
 
 /// The routes.
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -213,24 +161,4 @@ async fn tokenize(State(app): Shared, body: Bytes) -> Result<Json<TokenizeRespon
         }
     };
     Ok(Json(TokenizeResponse { count: tokens.len(), max_model_len, tokens, token_strs: () }))
-}
-
-/// The rank that serves a request: the one its header pins, or else the least busy one. As in vLLM
-/// 0.32.0 the header counts the ranks behind this API, and one that is no number says nothing
-/// (`entrypoints/generate/base/serving.py`, `v1/engine/input_processor.py`).
-fn choose_rank<'a>(app: &'a App, headers: &HeaderMap) -> Result<&'a Arc<Rank>, ApiError> {
-    const NAME: &str = "x-data-parallel-rank";
-    let given = headers.get(NAME).and_then(|value| value.to_str().ok());
-    if let Some(wanted) = given.and_then(|value| value.trim().parse::<i64>().ok()) {
-        let rank = usize::try_from(wanted).ok().and_then(|wanted| app.ranks.get(wanted));
-        return rank.ok_or_else(|| {
-            let all = app.ranks.len();
-            let message = format!("data_parallel_rank {wanted} is out of range [0, {all}).");
-            ApiError::bad(None, message)
-        });
-    }
-    app.ranks
-        .iter()
-        .min_by_key(|rank| rank.running() + rank.waiting())
-        .ok_or_else(|| ApiError::internal("no rank is running".to_owned()))
 }

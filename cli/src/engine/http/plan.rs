@@ -6,9 +6,9 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use serde::de::DeserializeOwned;
 
+use super::app::{App, choose_rank};
 use super::error::ApiError;
 use super::wire::{Prompts, Request};
-use super::{App, choose_rank};
 use crate::engine::cache::Prompt;
 use crate::engine::filler::Answer;
 use crate::engine::hash::Keys;

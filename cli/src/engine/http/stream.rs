@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::response::Response;
 use tokio::task::JoinSet;
 
-use super::FINGERPRINT;
-use super::generate::Generation;
+use super::app::FINGERPRINT;
+use super::generation::Generation;
 use super::plan::{Api, Plan};
 use super::sse::{self, Events};
 use super::wire::{Chunk, ChunkChoice, ChunkContent, Head, StreamUsage, Usage};
@@ -18,18 +18,18 @@ pub(super) fn respond(plan: Plan, head: Head) -> Response {
 
 async fn run(plan: Plan, head: Head, events: Events) {
     let mut set = JoinSet::new();
-    let shape = Arc::new(Shape {
+    let chunks = Arc::new(Chunks {
         api: plan.api,
         head,
         return_token_ids: plan.return_token_ids,
         events: events.clone(),
     });
     for (index, job) in plan.jobs.into_iter().enumerate() {
-        let (shape, rank) = (Arc::clone(&shape), Arc::clone(&plan.rank));
+        let (chunks, rank) = (Arc::clone(&chunks), Arc::clone(&plan.rank));
         set.spawn(async move {
             let starting = Generation::start(&rank, job, plan.repeat);
-            let generation = shape.events.unless_gone(starting).await?;
-            one(&shape, generation, index).await
+            let generation = chunks.events.unless_gone(starting).await?;
+            one(&chunks, generation, index).await
         });
     }
     let mut usage = Usage::default();
@@ -42,7 +42,7 @@ async fn run(plan: Plan, head: Head, events: Events) {
         }
     }
     if plan.include_usage {
-        let _ = shape.send(Vec::new(), Some(usage.into()), None).await;
+        let _ = chunks.send(Vec::new(), Some(usage.into()), None).await;
     }
     let _ = events.text("data: [DONE]\n\n").await;
 }
@@ -50,15 +50,15 @@ async fn run(plan: Plan, head: Head, events: Events) {
 /// Streams one prompt's answer. Gives its index and its tokens: prompt, cached, generated. None when
 /// the client is gone.
 async fn one(
-    shape: &Shape,
+    chunks: &Chunks,
     mut generation: Generation,
     index: usize,
 ) -> Option<(usize, usize, usize, usize)> {
-    let mut prompt_ids = shape.return_token_ids.then(|| generation.prompt_ids());
-    if shape.api == Api::Chat {
+    let mut prompt_ids = chunks.return_token_ids.then(|| generation.prompt_ids());
+    if chunks.api == Api::Chat {
         let delta = ChunkContent::Delta { role: Some("assistant"), content: String::new() };
         let choice = choice(index, delta, None, None);
-        shape.send(vec![choice], None, prompt_ids.take()).await?;
+        chunks.send(vec![choice], None, prompt_ids.take()).await?;
     }
     let mut completion = 0;
     let mut pending = Vec::new();
@@ -69,7 +69,7 @@ async fn one(
         if token.text.is_empty() && finish.is_none() {
             continue;
         }
-        let content = match shape.api {
+        let content = match chunks.api {
             Api::Completions => ChunkContent::Text(token.text),
             _ => ChunkContent::Delta { role: None, content: token.text },
         };
@@ -77,11 +77,11 @@ async fn one(
         let mut choice = choice(
             index,
             content,
-            finish.map(crate::engine::metrics::Finish::name),
-            shape.return_token_ids.then_some(ids),
+            finish.map(crate::engine::counters::Finish::name),
+            chunks.return_token_ids.then_some(ids),
         );
         choice.prompt_token_ids = prompt_ids.take();
-        shape.send(vec![choice], None, None).await?;
+        chunks.send(vec![choice], None, None).await?;
     }
     let (prompt, cached) = generation.prompt_tokens();
     Some((index, prompt, cached, completion))
@@ -96,14 +96,14 @@ fn choice(
     ChunkChoice { index, content, logprobs: (), finish_reason, token_ids, prompt_token_ids: None }
 }
 
-struct Shape {
+struct Chunks {
     api: Api,
     head: Head,
     return_token_ids: bool,
     events: Events,
 }
 
-impl Shape {
+impl Chunks {
     /// None when the client is gone.
     async fn send(
         &self,

@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-use super::super::{Found, Sightings};
+use super::super::{Sightings, SourceReplicas};
 use super::*;
 use crate::config::{Discovery, Place, Port};
+use crate::engine::way::Way;
 use crate::index::Duplicates;
-use crate::subscriber::Way;
 
 type Watch = mpsc::UnboundedSender<Result<Bytes, io::Error>>;
 
@@ -79,7 +79,7 @@ fn event(kind: &str, object: &Value) -> Bytes {
 
 struct Bench {
     says: Shared,
-    found: mpsc::Receiver<Found>,
+    found: mpsc::Receiver<SourceReplicas>,
     watches: mpsc::Receiver<(String, Watch)>,
     sightings: Sightings,
     tasks: Vec<JoinHandle<()>>,

@@ -1,10 +1,12 @@
+//! What answers teach, beside the view.
+
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::*;
-use crate::lessons::Lesson;
+use crate::index::lesson::Lesson;
 
 const SLOT: u32 = 7;
 

@@ -2,7 +2,7 @@
 
 use super::super::adapters::MOST_BYTES;
 use super::*;
-use crate::adapters::Adapters;
+use crate::engine::adapters::Adapters;
 
 fn list<T: FromIterator<String>>(names: &[&str]) -> T {
     names.iter().map(|name| (*name).to_owned()).collect()
@@ -54,10 +54,10 @@ async fn adapters_stand_in_the_row_of_their_replica_and_change_no_slot() {
 
 #[test]
 fn what_the_engine_lists_goes_before_what_the_configuration_says() {
-    let of = |names: &[&str]| Known { adapters: Some(list(names)), ..known("127.0.0.1:0") };
+    let of = |names: &[&str]| Registration { adapters: Some(list(names)), ..known("127.0.0.1:0") };
     let mut state = State::new(vec![of(&["a"])]);
     assert_eq!(row(&state, 0), Some(list(&["a"])));
-    let told = |names: &[&str]| Message::Told {
+    let told = |names: &[&str]| Message::Reconfigure {
         replica: 0,
         draining: false,
         weight: 100,

@@ -1,7 +1,9 @@
+//! What answers teach of replicas that were joined late.
+
 use warmpath_routing::fingerprint::Key;
 
 use super::*;
-use crate::lessons::Lesson;
+use crate::index::lesson::Lesson;
 
 fn batch(state: &mut State, sequence: u64, events: Vec<Event>) {
     let batch = Batch { time: 0.0, rank: None, events };

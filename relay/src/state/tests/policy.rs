@@ -3,7 +3,7 @@
 use warmpath_proto::v1;
 
 use super::*;
-use crate::policy_pools::PolicyPools;
+use crate::state::policy_pools::PolicyPools;
 
 fn policy(stream: u64, node: &str, pools: &[(&str, &str)]) -> Message {
     let row = |(name, model): &(&str, &str)| v1::PolicyPool {
@@ -23,7 +23,7 @@ fn mismatches(state: &State) -> Vec<(String, String, &'static str, usize)> {
 
 #[tokio::test]
 async fn pools_that_a_gateways_policy_cannot_use_are_told_while_it_follows() {
-    let of = |endpoint: &str, pool: &str| Known { pool: pool.into(), ..known(endpoint) };
+    let of = |endpoint: &str, pool: &str| Registration { pool: pool.into(), ..known(endpoint) };
     let mut state = State::new(vec![of("127.0.0.1:0", "eu"), of("127.0.0.1:1", "eu")]);
     state.settle();
     let first = subscribe(&mut state).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_pools_problem_is_logged_once_and_not_once_per_stream() {
     state.take(policy(stream.stream, "2", &[("pool", "llama")]));
     assert_eq!(lines.take(), [""; 0], "the same stream said the same");
     for replica in [7, 8] {
-        let known = Known { pool: "late".into(), ..known(&format!("127.0.0.1:{replica}")) };
+        let known = Registration { pool: "late".into(), ..known(&format!("127.0.0.1:{replica}")) };
         state.take(Message::Join { replica, known: Box::new(known) });
     }
     let logged = lines.take();

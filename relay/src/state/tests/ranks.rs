@@ -1,7 +1,7 @@
 //! Data-parallel ranks that can't be right.
 
 use super::*;
-use crate::gauges::Engines;
+use crate::engine::report::Engines;
 
 fn engines(ranks: &[u32]) -> Message {
     let engines = Engines { ranks: ranks.to_vec(), complete: true, kind: Some("vllm") };
@@ -45,11 +45,12 @@ fn the_rank_among_all_engines_is_no_rank_behind_a_balancer() {
         (Some(0), Some(0), Some("other_events")),
         (Some(0), Some(2), None),
     ] {
-        let mut state = State::new(vec![Known { rank, events_rank, ..known("127.0.0.1:0") }]);
+        let mut state =
+            State::new(vec![Registration { rank, events_rank, ..known("127.0.0.1:0") }]);
         state.take(engines(&[2, 3]));
         assert_eq!(state.summary().replicas[0].rank_problem, expected);
     }
-    let mut state = State::new(vec![Known { rank: Some(0), ..known("127.0.0.1:0") }]);
+    let mut state = State::new(vec![Registration { rank: Some(0), ..known("127.0.0.1:0") }]);
     state.take(Message::OtherRank { replica: 0, rank: 2 });
     assert_eq!(state.summary().replicas[0].rank_problem, Some("other_events"));
 }

@@ -12,9 +12,9 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
 use self::wire::{Block, Count, Management, Message, Usage, stop_reason};
-use super::Shared;
+use super::app::Shared;
 use super::error::{AnthropicError, ApiError};
-use super::generate::{run, unique};
+use super::generation::{run, unique};
 use super::plan::{self, Api, Plan};
 use super::wire::Request;
 

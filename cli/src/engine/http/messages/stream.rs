@@ -4,10 +4,10 @@
 use axum::response::Response;
 
 use super::wire::{Block, Delta, Event, Message, Usage, stop_reason};
-use crate::engine::http::generate::Generation;
+use crate::engine::counters::Finish;
+use crate::engine::http::generation::Generation;
 use crate::engine::http::plan::{Job, Plan};
 use crate::engine::http::sse::{self, Events};
-use crate::engine::metrics::Finish;
 
 pub(super) fn respond(plan: Plan, job: Job, id: String) -> Response {
     sse::respond(async move |events| tell(&events, &plan, job, &id).await)

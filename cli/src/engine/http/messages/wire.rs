@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::engine::metrics::Finish;
+use crate::engine::counters::Finish;
 
 /// Anthropic's name for why an answer ended.
 pub(super) fn stop_reason(finish: Finish) -> &'static str {

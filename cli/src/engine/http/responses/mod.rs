@@ -1,6 +1,7 @@
 //! `/v1/responses`, as `entrypoints/openai/responses/` of vLLM 0.32 answers where the model is not
 //! gpt-oss. It has no `DELETE`, and no `input_items`.
 
+mod shape;
 mod store;
 mod stream;
 mod wire;
@@ -11,25 +12,24 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
+use self::shape::Shape;
 pub(crate) use self::store::Store;
-use self::store::{Kept, items};
-use self::wire::{Asked, Item, Outcome, ResponseBody, Retrieve, Text, Usage};
-use super::Shared;
+use self::store::items;
+use self::wire::{Echoed, Item, Outcome, Retrieve, Text, Usage};
+use super::app::Shared;
 use super::error::ApiError;
-use super::generate::{now, run, unique};
+use super::generation::{now, run, unique};
 use super::plan::{self, Api, Plan};
-use crate::engine::metrics::Finish;
 
 pub(super) async fn create(
     State(app): Shared,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut asked: Asked = plan::read_json(&body)?;
+    let mut asked: Echoed = plan::read_json(&body)?;
     let store = app.responses.clone();
     if asked.background && (!store.is_enabled() || asked.stream == Some(true)) {
         let message = "background needs stored responses, and isn't streamed here".to_owned();
@@ -104,55 +104,4 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     app.responses.cancel(&id).map(Json)
-}
-
-/// What a response says from its beginning on.
-struct Shape {
-    id: String,
-    /// The id of its only item.
-    item: String,
-    created: u64,
-    model: String,
-    most: usize,
-    /// Where it is kept.
-    store: Store,
-    /// The conversation up to it.
-    items: Vec<Value>,
-    asked: Asked,
-}
-
-impl Shape {
-    fn item<'a>(&'a self, status: &'static str, content: &'a [Text<'a>]) -> Item<'a> {
-        Item::new(&self.item, status, content)
-    }
-
-    fn body<'a>(&'a self, outcome: &Outcome, output: &'a [Item<'a>]) -> ResponseBody<'a> {
-        let (status, usage) = match outcome {
-            Outcome::Queued => ("queued", None),
-            Outcome::Begun => ("in_progress", None),
-            Outcome::Ended(Finish::Stop, usage) => ("completed", Some(*usage)),
-            Outcome::Ended(Finish::Length, usage) => ("incomplete", Some(*usage)),
-        };
-        ResponseBody::new(self, status, usage, output)
-    }
-
-    /// Its body; keeps it, if it is to be kept.
-    fn keep(&self, outcome: &Outcome, output: &[Item<'_>], text: &str) -> JsonText {
-        let json = serde_json::to_string(&self.body(outcome, output)).unwrap_or_default();
-        if self.store.is_enabled() {
-            let body = serde_json::from_str(&json).unwrap_or_default();
-            let (items, text) = (self.items.clone(), text.to_owned());
-            self.store.keep(&self.id, Kept { body, items, text, task: None });
-        }
-        JsonText(json)
-    }
-}
-
-/// An answer's body as it was written, fields in their order.
-struct JsonText(String);
-
-impl IntoResponse for JsonText {
-    fn into_response(self) -> Response {
-        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
-    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 
 use super::super::error::ApiError;
-use crate::engine::rank::lock;
+use crate::engine::lock::lock;
 
 /// The responses of an engine; none where it keeps none.
 #[derive(Clone, Debug, Default)]

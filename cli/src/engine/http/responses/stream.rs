@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::response::Response;
 
-use super::Shape;
+use super::shape::Shape;
 use super::wire::{Event, Item, Outcome, Text, Usage};
-use crate::engine::http::generate::Generation;
+use crate::engine::counters::Finish;
+use crate::engine::http::generation::Generation;
 use crate::engine::http::plan::Job;
 use crate::engine::http::sse::{self, Events};
-use crate::engine::metrics::Finish;
 use crate::engine::rank::Rank;
 
 pub(super) fn respond(rank: Arc<Rank>, job: Job, repeat: bool, shape: Shape) -> Response {

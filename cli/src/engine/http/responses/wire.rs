@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Shape;
-use crate::engine::metrics::Finish;
+use crate::engine::counters::Finish;
 
 /// The query of who asks for a stored response.
 #[derive(Debug, Deserialize)]
@@ -15,7 +14,7 @@ pub(in super::super) struct Retrieve {
 /// What a request says that its response repeats, unread, and whether it is kept.
 #[derive(Debug, Deserialize)]
 #[serde(default)]
-pub(super) struct Asked {
+pub(super) struct Echoed {
     pub(super) instructions: Value,
     pub(super) metadata: Value,
     pub(super) parallel_tool_calls: Value,
@@ -41,7 +40,7 @@ pub(super) struct Asked {
     pub(super) frequency_penalty: Value,
 }
 
-impl Default for Asked {
+impl Default for Echoed {
     fn default() -> Self {
         Self {
             instructions: Value::Null,
@@ -80,89 +79,44 @@ pub(super) enum Outcome {
 
 #[derive(Debug, Serialize)]
 pub(super) struct ResponseBody<'a> {
-    id: &'a str,
-    created_at: u64,
-    incomplete_details: Option<Incomplete>,
-    instructions: &'a Value,
-    metadata: &'a Value,
-    model: &'a str,
-    object: &'static str,
-    output: &'a [Item<'a>],
-    parallel_tool_calls: &'a Value,
-    temperature: &'a Value,
-    tool_choice: &'a Value,
-    tools: &'a Value,
-    top_p: &'a Value,
-    background: bool,
-    max_output_tokens: usize,
-    max_tool_calls: &'a Value,
-    previous_response_id: Option<&'a str>,
-    prompt: &'a Value,
-    reasoning: &'a Value,
-    service_tier: &'a Value,
-    status: &'static str,
-    text: &'a Value,
-    top_logprobs: &'a Value,
-    truncation: &'a Value,
-    usage: Option<Usage>,
-    user: &'a Value,
-    presence_penalty: &'a Value,
-    frequency_penalty: &'a Value,
-    kv_transfer_params: (),
-    ec_transfer_params: (),
-    input_messages: (),
-    output_messages: (),
+    pub(super) id: &'a str,
+    pub(super) created_at: u64,
+    pub(super) incomplete_details: Option<Incomplete>,
+    pub(super) instructions: &'a Value,
+    pub(super) metadata: &'a Value,
+    pub(super) model: &'a str,
+    pub(super) object: &'static str,
+    pub(super) output: &'a [Item<'a>],
+    pub(super) parallel_tool_calls: &'a Value,
+    pub(super) temperature: &'a Value,
+    pub(super) tool_choice: &'a Value,
+    pub(super) tools: &'a Value,
+    pub(super) top_p: &'a Value,
+    pub(super) background: bool,
+    pub(super) max_output_tokens: usize,
+    pub(super) max_tool_calls: &'a Value,
+    pub(super) previous_response_id: Option<&'a str>,
+    pub(super) prompt: &'a Value,
+    pub(super) reasoning: &'a Value,
+    pub(super) service_tier: &'a Value,
+    pub(super) status: &'static str,
+    pub(super) text: &'a Value,
+    pub(super) top_logprobs: &'a Value,
+    pub(super) truncation: &'a Value,
+    pub(super) usage: Option<Usage>,
+    pub(super) user: &'a Value,
+    pub(super) presence_penalty: &'a Value,
+    pub(super) frequency_penalty: &'a Value,
+    pub(super) kv_transfer_params: (),
+    pub(super) ec_transfer_params: (),
+    pub(super) input_messages: (),
+    pub(super) output_messages: (),
 }
 
+/// Why it isn't whole.
 #[derive(Debug, Serialize)]
-struct Incomplete {
-    reason: &'static str,
-}
-
-impl<'a> ResponseBody<'a> {
-    pub(super) fn new(
-        shape: &'a Shape,
-        status: &'static str,
-        usage: Option<Usage>,
-        output: &'a [Item<'a>],
-    ) -> Self {
-        let Shape { id, created, model, most, asked, .. } = shape;
-        let incomplete = status == "incomplete";
-        Self {
-            id,
-            created_at: *created,
-            incomplete_details: incomplete.then_some(Incomplete { reason: "max_output_tokens" }),
-            instructions: &asked.instructions,
-            metadata: &asked.metadata,
-            model,
-            object: "response",
-            output,
-            parallel_tool_calls: &asked.parallel_tool_calls,
-            temperature: &asked.temperature,
-            tool_choice: &asked.tool_choice,
-            tools: &asked.tools,
-            top_p: &asked.top_p,
-            background: asked.background,
-            max_output_tokens: *most,
-            max_tool_calls: &asked.max_tool_calls,
-            previous_response_id: asked.previous_response_id.as_deref(),
-            prompt: &asked.prompt,
-            reasoning: &asked.reasoning,
-            service_tier: &asked.service_tier,
-            status,
-            text: &asked.text,
-            top_logprobs: &asked.top_logprobs,
-            truncation: &asked.truncation,
-            usage,
-            user: &asked.user,
-            presence_penalty: &asked.presence_penalty,
-            frequency_penalty: &asked.frequency_penalty,
-            kv_transfer_params: (),
-            ec_transfer_params: (),
-            input_messages: (),
-            output_messages: (),
-        }
-    }
+pub(super) struct Incomplete {
+    pub(super) reason: &'static str,
 }
 
 /// A message of the answer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::subscriber::jittered;
+use super::jitter::jittered;
 
 /// The least of so many counts: what is more was the machine's business, not the network's.
 const KEPT: usize = 8;

@@ -1,15 +1,16 @@
-//! What the tasks tell the one that owns the state.
+//! The messages that the state's task takes from all others.
 
 use tokio::sync::{mpsc, oneshot};
 use warmpath_routing::fingerprint::Key;
 
-use crate::adapters::Adapters;
+use super::policy_pools::PolicyPools;
+use super::registration::Registration;
+use super::subscription::Subscription;
+use super::summary::{Holder, Summary};
+use crate::engine::adapters::Adapters;
+use crate::engine::report::{Engines, Report, Sleep};
 use crate::events::Batch;
-use crate::gauges::{Engines, Sleep};
-use crate::lessons::Lesson;
-use crate::load::Report;
-use crate::policy_pools::PolicyPools;
-use crate::state::{Holder, Known, Subscription, Summary};
+use crate::index::lesson::Lesson;
 
 /// A replica's number, which no other gets in the relay's life.
 pub type ReplicaId = usize;
@@ -53,12 +54,12 @@ pub enum Message {
     /// A gateway tells what answers said of caches.
     Lessons { lessons: Vec<Lesson> },
     /// A replica joins.
-    Join { replica: ReplicaId, known: Box<Known> },
+    Join { replica: ReplicaId, known: Box<Registration> },
     /// A replica leaves for good.
     Leave { replica: ReplicaId },
     /// The configuration says whether a replica takes nothing new, what it can take beside others,
     /// and which adapters it has.
-    Told { replica: ReplicaId, draining: bool, weight: u16, adapters: Option<Adapters> },
+    Reconfigure { replica: ReplicaId, draining: bool, weight: u16, adapters: Option<Adapters> },
     /// A person says that the replicas of an endpoint take nothing new, or do again; the answer is
     /// how many there are.
     Drain { endpoint: String, rank: Option<u32>, drain: bool, reply: oneshot::Sender<usize> },

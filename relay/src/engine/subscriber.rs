@@ -14,13 +14,15 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info, warn};
 
-use crate::counters::Counters;
+use super::alarms::Alarms;
+use super::counters::Counters;
+use super::jitter::jittered;
+use super::ranks::OTHERS;
+use super::replay::{Replayed, replay};
+use super::way::Way;
+use super::zmtp::{Connection, Role};
 use crate::events::{self, Batch, Event};
-use crate::load::Alarms;
-use crate::message::{Doubt, Message, ReplicaId, Sender};
-use crate::ranks::OTHERS;
-use crate::replay::{Replayed, replay};
-use crate::zmtp::{Connection, Role, ZmtpError};
+use crate::state::message::{Doubt, Message, ReplicaId, Sender};
 
 /// Waits between attempts to connect; an engine that starts is to be heard soon.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -32,23 +34,14 @@ const FIRST_LOOK: Duration = Duration::from_millis(300);
 /// when something follows it.
 const LATER_LOOK: Duration = Duration::from_secs(10);
 
-/// How to reach an engine's publisher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It binds, the relay connects to `host:port`.
-    Connect(String),
-    /// The relay binds `address:port`, it connects.
-    Bind(String),
-}
-
-/// What a subscriber needs to know.
+/// The publisher that a subscriber follows.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct Publisher {
     /// The replica that it is about.
     pub replica: ReplicaId,
     /// Its name in logs.
     pub name: String,
-    /// The publisher.
+    /// How it is reached.
     pub way: Way,
     /// The engine's replay socket, `host:port`.
     pub replay: Option<String>,
@@ -58,14 +51,14 @@ pub struct Source {
 
 /// A running subscription to one engine.
 pub struct Subscriber {
-    source: Source,
+    source: Publisher,
     state: Sender,
     counters: Arc<Counters>,
     alarms: Arc<Alarms>,
     /// The sequence number that comes next, once one is known.
     next: Option<u64>,
     settled: bool,
-    /// Why events were passed over, as far as it was told.
+    /// Why events were passed over, as far as it was logged.
     named: BTreeSet<&'static str>,
     /// Batches of other ranks since the last of the own.
     others: u32,
@@ -77,7 +70,7 @@ struct Ended;
 impl Subscriber {
     /// A subscriber that isn't running yet.
     pub fn new(
-        source: Source,
+        source: Publisher,
         state: Sender,
         counters: Arc<Counters>,
         alarms: Arc<Alarms>,
@@ -109,18 +102,18 @@ impl Subscriber {
     async fn run_connecting(&mut self) -> Result<(), Ended> {
         let Way::Connect(address) = self.source.way.clone() else { return Ok(()) };
         let mut wait = FIRST_RETRY;
-        let mut told = None;
+        let mut logged = None;
         loop {
             match Connection::connect(&address, Role::Sub).await {
                 Ok(connection) => {
-                    (wait, told) = (FIRST_RETRY, None);
+                    (wait, logged) = (FIRST_RETRY, None);
                     self.follow(connection, &mut None).await?;
                 }
                 Err(error) => {
                     let error = error.to_string();
-                    if told.as_ref() != Some(&error) {
-                        warn!(engine = self.source.name, address, %error, "can't hear the engine's events; trying on");
-                        told = Some(error);
+                    if logged.as_ref() != Some(&error) {
+                        warn!(engine = self.source.name, address, %error, "can't subscribe to the engine's events; retrying");
+                        logged = Some(error);
                     }
                     self.settle().await?;
                 }
@@ -171,7 +164,7 @@ impl Subscriber {
         self.next = None;
         // What was said of an earlier connection doesn't concern this one.
         let _ = timeout(Duration::ZERO, self.alarms.gone.notified()).await;
-        info!(engine = self.source.name, "hearing the engine's events");
+        info!(engine = self.source.name, "subscribed to the engine's events");
         self.tell(Message::Heard { replica: self.source.replica, heard: true }).await?;
         self.replay_from(0).await?;
         self.settle().await?;
@@ -216,7 +209,7 @@ impl Subscriber {
         self.counters.disconnects.one();
         warn!(
             engine = self.source.name,
-            reason, "no longer hearing the engine; its view is cleared"
+            reason, "the subscription ended; the replica's view is cleared"
         );
         self.clear(Doubt::Disconnected).await?;
         self.tell(Message::Heard { replica: self.source.replica, heard: false }).await?;
@@ -230,8 +223,7 @@ impl Subscriber {
                 warn!(
                     engine = self.source.name,
                     parts = parts.len(),
-                    "messages of another number of parts than topic, sequence and payload are \
-                     skipped; the first of them is told"
+                    "skipping messages that are not topic, sequence and payload (logged once)"
                 );
             }
             return Ok(());
@@ -241,7 +233,7 @@ impl Subscriber {
                 warn!(
                     engine = self.source.name,
                     bytes = sequence.len(),
-                    "messages whose sequence number isn't 8 bytes are skipped; the first is told"
+                    "skipping messages whose sequence number is not 8 bytes (logged once)"
                 );
             }
             return Ok(());
@@ -257,7 +249,7 @@ impl Subscriber {
                     engine = self.source.name,
                     sequence,
                     expected = next,
-                    "the engine's sequence began anew; its view is cleared"
+                    "the engine's sequence restarted; its view is cleared"
                 );
                 self.clear(Doubt::Restarted).await?;
                 self.replay_from(0).await?;
@@ -363,7 +355,7 @@ impl Subscriber {
                     engine = self.source.name,
                     rank = mine,
                     theirs,
-                    "batches of another data-parallel rank are skipped; the first is told"
+                    "skipping batches of another data-parallel rank (logged once)"
                 );
             }
             self.others = self.others.saturating_add(1);
@@ -388,7 +380,10 @@ impl Subscriber {
             };
             if self.named.insert(why) {
                 let engine = &self.source.name;
-                warn!(engine, sequence, why, "events of no use are passed over; the first is told");
+                warn!(
+                    engine,
+                    sequence, why, "ignoring unusable events (logged once for each reason)"
+                );
             }
         }
     }
@@ -453,23 +448,9 @@ async fn accept(listener: TcpListener, name: String, arrivals: mpsc::Sender<Conn
                 });
             }
             Err(error) => {
-                warn!(engine = name, %error, "can't accept");
+                warn!(engine = name, %error, "can't accept a connection to the events' port");
                 sleep(LAST_RETRY).await;
             }
         }
     }
-}
-
-/// Between 3/4 and 5/4 of it, so that many don't act in step.
-pub(crate) fn jittered(wait: Duration) -> Duration {
-    let share = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
-    wait.mul_f64(0.75 + share / 2.0)
-}
-
-/// Waits for a future no longer than a handshake may take; for replay.
-pub(crate) async fn in_time<T>(
-    limit: Duration,
-    future: impl Future<Output = Result<T, ZmtpError>>,
-) -> Result<T, ZmtpError> {
-    timeout(limit, future).await.map_err(|_| ZmtpError::Timeout)?
 }

@@ -3,71 +3,32 @@
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use crate::counters::Counters;
-use crate::gauges::{Engines, Load, Page, parse};
-use crate::listing::{Asking, Listing, MAX_ANSWER};
-use crate::message::{Message, ReplicaId, Sender};
-use crate::ranks::Rank;
-use crate::round_trip::RoundTrip;
-use crate::rounds::Rounds;
-use crate::subscriber::jittered;
+use super::alarms::Alarms;
+use super::counters::Counters;
+use super::gauges::{Page, parse};
+use super::jitter::jittered;
+use super::listing::{Asking, Listing, MAX_ANSWER};
+use super::polling::Polling;
+use super::ranks::Rank;
+use super::report::{Engines, Report};
+use super::round_trip::RoundTrip;
+use super::rounds::Rounds;
+use crate::state::message::{Message, ReplicaId, Sender};
 
 /// Bytes of /metrics that are read. vLLM's has about 60 kB.
 const MAX_METRICS: usize = 8 << 20;
 
 /// Timeouts in a row after which an engine is down. One may be a busy event loop.
 const TIMEOUTS_TO_DOWN: u32 = 3;
-
-/// How often and how patiently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Polling {
-    /// Between two polls.
-    pub interval: Duration,
-    /// For one answer.
-    pub timeout: Duration,
-    /// Between two looks at `/health` of an engine whose `/metrics` answers, jittered by a quarter:
-    /// SGLang generates a token for each.
-    pub health: Duration,
-    /// Between two looks at which models and adapters it serves, jittered by a quarter.
-    pub models: Duration,
-    /// Time with running requests but without events after which an engine is suspect; none for
-    /// never.
-    pub silence: Option<Duration>,
-    /// Between two measurements of the network's round trip, jittered by a quarter; none for never.
-    pub round_trips: Option<Duration>,
-}
-
-/// What one poll found.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Report {
-    /// It can serve.
-    pub up: bool,
-    /// How busy it is, where /metrics could be read.
-    pub load: Option<Load>,
-    /// The network's round trip to it, once that was measured.
-    pub round_trip: Option<Duration>,
-}
-
-/// What polling tells the subscriber of the same engine.
-#[derive(Debug, Default)]
-pub struct Alarms {
-    /// The API's port refuses: the process is gone, and its cache with it.
-    pub gone: Notify,
-    /// It answers again after a silence: it may be another process on a host that came back, which
-    /// only shows on the old connection when something is sent there.
-    pub back: Notify,
-}
 
 /// Polls one replica.
 pub struct Poller {
@@ -95,7 +56,7 @@ pub struct Poller {
 struct Ended;
 
 /// What `/health` said lately.
-struct Pulse {
+struct Health {
     /// Whether the engine is up; none before it was asked.
     up: Option<bool>,
     /// Timeouts in a row.
@@ -104,7 +65,7 @@ struct Pulse {
     due: Instant,
 }
 
-impl Pulse {
+impl Health {
     fn is_well(&self) -> bool {
         self.up == Some(true) && self.silent == 0
     }
@@ -133,32 +94,36 @@ impl Poller {
         let metrics = format!("http://{}/metrics", self.endpoint);
         let mut ask_at = Instant::now();
         let mut trip = self.polling.round_trips.map(RoundTrip::new);
-        let mut pulse = Pulse { up: None, silent: 0, due: ask_at };
-        let mut told = Engines::default();
-        let mut told_sleep = None;
-        let mut told_caches = None;
-        let mut told_speculates = false;
+        let mut health = Health { up: None, silent: 0, due: ask_at };
+        let mut sent = Engines::default();
+        let mut sent_sleep = None;
+        let mut sent_caches = None;
+        let mut sent_speculates = false;
         loop {
             let start = Instant::now();
-            let looks = pulse.due <= start || !pulse.is_well();
+            let looks = health.due <= start || !health.is_well();
             // One that answers is well enough for now, whatever it says of its load.
-            let mut load = if looks { Ok(None) } else { self.load(&client, &metrics).await };
+            let mut load =
+                if looks { Ok(None) } else { self.read_metrics(&client, &metrics).await };
             if let Err(Failure::Silent(_)) = load {
-                pulse.silent += 1;
+                health.silent += 1;
             }
-            let up =
-                if looks || load.is_err() { self.feel(&client, &mut pulse).await } else { true };
+            let up = if looks || load.is_err() {
+                self.check_health(&client, &mut health).await
+            } else {
+                true
+            };
             if !up {
                 // It may come back as another.
                 ask_at = start;
-            } else if pulse.is_well() && ask_at <= start {
-                if self.ask(&client).await.is_err() {
+            } else if health.is_well() && ask_at <= start {
+                if self.read_models(&client).await.is_err() {
                     return;
                 }
                 ask_at = start + jittered(self.polling.models);
             }
-            if looks && pulse.is_well() {
-                load = self.load(&client, &metrics).await;
+            if looks && health.is_well() {
+                load = self.read_metrics(&client, &metrics).await;
             }
             let round_trip = match &mut trip {
                 Some(trip) if up => trip.measure(&self.endpoint, self.polling.timeout).await,
@@ -166,9 +131,9 @@ impl Poller {
             };
             let page = load.ok().flatten();
             if let Some(Page { engines, .. }) = &page
-                && *engines != told
+                && *engines != sent
             {
-                told.clone_from(engines);
+                sent.clone_from(engines);
                 let engines = engines.clone();
                 let engines = Message::Engines { replica: self.replica, engines };
                 if self.state.send(engines).await.is_err() {
@@ -176,25 +141,25 @@ impl Poller {
                 }
             }
             // One that is down may come back awake, and says so then.
-            let sleep = page.as_ref().map_or(told_sleep, |page| page.sleep);
-            if sleep != told_sleep {
-                told_sleep = sleep;
+            let sleep = page.as_ref().map_or(sent_sleep, |page| page.sleep);
+            if sleep != sent_sleep {
+                sent_sleep = sleep;
                 let sleep = Message::Sleep { replica: self.replica, sleep };
                 if self.state.send(sleep).await.is_err() {
                     return;
                 }
             }
             let caches = page.as_ref().and_then(|page| page.caches);
-            if let Some(caches) = caches.filter(|_| caches != told_caches) {
-                told_caches = Some(caches);
+            if let Some(caches) = caches.filter(|_| caches != sent_caches) {
+                sent_caches = Some(caches);
                 let caches = Message::Caches { replica: self.replica, caches };
                 if self.state.send(caches).await.is_err() {
                     return;
                 }
             }
-            let speculates = page.as_ref().map_or(told_speculates, |page| page.speculates);
-            if speculates != told_speculates {
-                told_speculates = speculates;
+            let speculates = page.as_ref().map_or(sent_speculates, |page| page.speculates);
+            if speculates != sent_speculates {
+                sent_speculates = speculates;
                 let speculates = Message::Speculates { replica: self.replica, speculates };
                 if self.state.send(speculates).await.is_err() {
                     return;
@@ -214,13 +179,13 @@ impl Poller {
     }
 
     /// Looks at `/health`; says whether the engine is up.
-    async fn feel(&self, client: &HttpClient, pulse: &mut Pulse) -> bool {
-        pulse.due = Instant::now() + jittered(self.polling.health);
-        let was_up = pulse.up;
+    async fn check_health(&self, client: &HttpClient, health: &mut Health) -> bool {
+        health.due = Instant::now() + jittered(self.polling.health);
+        let was_up = health.up;
         let url = format!("http://{}/health", self.endpoint);
         let up = match self.get(client, &url, 1 << 16).await {
             Ok(_) => {
-                pulse.silent = 0;
+                health.silent = 0;
                 true
             }
             Err(failure) => {
@@ -230,19 +195,19 @@ impl Poller {
                         if was_up == Some(true) {
                             self.alarms.gone.notify_one();
                         }
-                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        health.silent = TIMEOUTS_TO_DOWN;
                         "it refuses connections".to_owned()
                     }
                     Failure::Status(status) => {
-                        pulse.silent = TIMEOUTS_TO_DOWN;
+                        health.silent = TIMEOUTS_TO_DOWN;
                         format!("/health says {status}")
                     }
                     Failure::Silent(reason) => {
-                        pulse.silent += 1;
+                        health.silent += 1;
                         reason
                     }
                 };
-                let up = was_up == Some(true) && pulse.silent < TIMEOUTS_TO_DOWN;
+                let up = was_up == Some(true) && health.silent < TIMEOUTS_TO_DOWN;
                 if !up && was_up != Some(false) {
                     warn!(engine = self.endpoint, reason, "the engine is down");
                 }
@@ -255,12 +220,12 @@ impl Poller {
                 self.alarms.back.notify_one();
             }
         }
-        pulse.up = Some(up);
+        health.up = Some(up);
         up
     }
 
     /// Asks which model and adapters it serves. An answer that can't be had changes nothing.
-    async fn ask(&self, client: &HttpClient) -> Result<(), Ended> {
+    async fn read_models(&self, client: &HttpClient) -> Result<(), Ended> {
         let Some(Asking { model, names, listings }) = &self.asking else { return Ok(()) };
         let url = format!("http://{}/v1/models", self.endpoint);
         let answer = self.get(client, &url, MAX_ANSWER).await.ok();
@@ -287,13 +252,13 @@ impl Poller {
     }
 
     /// Reads `/metrics`: none where there are none.
-    async fn load(&self, client: &HttpClient, url: &str) -> Result<Option<Page>, Failure> {
+    async fn read_metrics(&self, client: &HttpClient, url: &str) -> Result<Option<Page>, Failure> {
         let body = match self.get(client, url, MAX_METRICS).await {
             Ok(body) => body,
             Err(failure) => {
                 self.counters.polls_failed.one();
                 return match failure {
-                    // It is there: SGLang has none unless it is told to.
+                    // It is there: SGLang has none unless it is started with them.
                     Failure::Status(_) => Ok(None),
                     Failure::Refused | Failure::Silent(_) => Err(failure),
                 };
@@ -307,7 +272,7 @@ impl Poller {
     }
 
     async fn get(&self, client: &HttpClient, url: &str, limit: usize) -> Result<Bytes, Failure> {
-        let uri = url.parse().map_err(|_| Failure::Silent(format!("{url} is no URL")))?;
+        let uri = url.parse().map_err(|_| Failure::Silent(format!("{url} is not a URL")))?;
         let answer = async {
             let response = client.get(uri).await.map_err(|error| {
                 if refused(&error) { Failure::Refused } else { Failure::Silent(chain(&error)) }

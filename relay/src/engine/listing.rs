@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 use warmpath_proto::v1;
 
-use crate::adapters::Adapters;
+use super::adapters::Adapters;
 use crate::config::Model;
 
 /// Bytes of an answer that are read.

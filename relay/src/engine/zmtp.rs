@@ -41,11 +41,11 @@ pub enum ZmtpError {
     /// The peer closed.
     #[error("the peer closed the connection")]
     Closed,
-    /// Nothing came in time.
-    #[error("no answer within {HANDSHAKE:?}")]
-    Timeout,
+    /// Nothing came for that long.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
     /// The peer doesn't speak ZMTP 3 with the NULL mechanism as the expected socket type.
-    #[error("the peer is not a ZeroMQ publisher that we understand: {0}")]
+    #[error("the peer does not speak ZMTP as expected: {0}")]
     Protocol(&'static str),
     /// A message beyond the bounds.
     #[error("a message of more than {MAX_MESSAGE} bytes or {MAX_PARTS} parts")]
@@ -71,18 +71,19 @@ impl Connection {
     /// Connects to `host:port` and shakes hands.
     ///
     /// # Errors
-    /// [`ZmtpError`].
+    /// [`ZmtpError::Io`] where TCP fails, [`ZmtpError::Timeout`] where connecting or the handshake
+    /// takes more than two seconds, [`ZmtpError::Closed`] and [`ZmtpError::Protocol`] where the peer
+    /// ends the handshake or is something else.
     pub async fn connect(address: &str, role: Role) -> Result<Self, ZmtpError> {
-        let stream = tokio::time::timeout(HANDSHAKE, TcpStream::connect(address))
-            .await
-            .map_err(|_| ZmtpError::Timeout)??;
+        let connecting = async { Ok(TcpStream::connect(address).await?) };
+        let stream = in_time(HANDSHAKE, connecting).await?;
         Self::establish(stream, role).await
     }
 
     /// Shakes hands on a stream that either side opened. A SUB subscribes to everything.
     ///
     /// # Errors
-    /// [`ZmtpError`].
+    /// As [`Self::connect`], but for connecting.
     pub async fn establish(stream: TcpStream, role: Role) -> Result<Self, ZmtpError> {
         stream.set_nodelay(true)?;
         let mut connection = Self {
@@ -92,9 +93,7 @@ impl Connection {
             parts: Vec::new(),
             size: 0,
         };
-        tokio::time::timeout(HANDSHAKE, connection.shake_hands(role))
-            .await
-            .map_err(|_| ZmtpError::Timeout)??;
+        in_time(HANDSHAKE, connection.shake_hands(role)).await?;
         Ok(connection)
     }
 
@@ -156,7 +155,7 @@ impl Connection {
     /// Subscribes to everything. Once more does no harm, and shows whether the peer is still there.
     ///
     /// # Errors
-    /// [`ZmtpError::Io`].
+    /// [`ZmtpError::Io`] where the connection broke.
     pub async fn subscribe(&mut self) -> Result<(), ZmtpError> {
         self.send(&[b"\x01"]).await
     }
@@ -164,7 +163,7 @@ impl Connection {
     /// Sends one multipart message.
     ///
     /// # Errors
-    /// [`ZmtpError::Io`].
+    /// [`ZmtpError::Io`] where the connection broke.
     pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ZmtpError> {
         for (i, part) in parts.iter().enumerate() {
             let more = if i + 1 < parts.len() { MORE } else { 0 };
@@ -176,7 +175,9 @@ impl Connection {
     /// Receives one multipart message. Nothing is lost when the future is dropped half-way.
     ///
     /// # Errors
-    /// [`ZmtpError`]; the connection is of no use after it.
+    /// [`ZmtpError::Io`] and [`ZmtpError::Closed`] where the connection ended, [`ZmtpError::TooLarge`]
+    /// and [`ZmtpError::Protocol`] where what came is no message of an engine; the connection is of no
+    /// use after any of them.
     pub async fn receive(&mut self) -> Result<Vec<Bytes>, ZmtpError> {
         loop {
             match self.frame()? {
@@ -265,6 +266,17 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Waits for `future` no longer than `limit`.
+///
+/// # Errors
+/// [`ZmtpError::Timeout`] with the limit, or the future's own error.
+pub(crate) async fn in_time<T>(
+    limit: Duration,
+    future: impl Future<Output = Result<T, ZmtpError>>,
+) -> Result<T, ZmtpError> {
+    tokio::time::timeout(limit, future).await.map_err(|_| ZmtpError::Timeout(limit))?
 }
 
 /// The peer's socket type from its READY command.

@@ -2,58 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ranks::Rank;
+use super::ranks::Rank;
+use super::report::{Engines, Load, Sleep};
+use super::sample::Sample;
 
 /// Data-parallel ranks that are believed of one API.
 const MAX_RANKS: usize = 1024;
-
-/// How busy an engine says it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Load {
-    /// Requests that wait.
-    pub waiting: u32,
-    /// Requests that run.
-    pub running: u32,
-    /// Share of the KV cache in use, 0 to 1.
-    pub kv_usage: f32,
-}
-
-/// How deep an engine sleeps, by `vllm:engine_sleep_state` (vLLM 0.32.0, `v1/metrics/loggers.py`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
-    /// It computes nothing; whether it kept its cache isn't told.
-    Paused,
-    /// Its cache is gone. It says so in its events with its first step after it was woken.
-    Emptied,
-}
-
-impl Sleep {
-    /// For status.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Paused => "paused",
-            Self::Emptied => "emptied",
-        }
-    }
-}
-
-/// The data-parallel ranks that an engine's API has, as its metrics name them, and its kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Engines {
-    /// In order.
-    pub ranks: Vec<u32>,
-    /// There are no others: vLLM lists all from its start on.
-    pub complete: bool,
-    /// What the engine is: `vllm` or `sglang`, as its metrics begin.
-    pub kind: Option<&'static str>,
-}
-
-impl Engines {
-    /// The one that a request's header means by this number, where that is known.
-    pub fn nth(&self, header: u32) -> Option<u32> {
-        self.ranks.get(header as usize).copied().filter(|_| self.complete)
-    }
-}
 
 /// What `/metrics` says.
 #[derive(Debug, PartialEq)]
@@ -90,9 +44,16 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     let mut complete = true;
     let mut kind = None;
     for line in text.lines() {
-        let Some((name, labels, value)) = sample(line) else { continue };
-        kind = kind.or_else(|| KINDS.into_iter().find(|kind| name.starts_with(kind)));
-        let (owner, vllm) = owner(labels);
+        let name = Sample::name_of(line);
+        let of = || KINDS.into_iter().find(|kind| name.strip_prefix(kind).is_some_and(is_of));
+        // Most lines are of other metrics: their labels aren't looked at.
+        if !GAUGES.contains(&name) && (kind.is_some() || of().is_none()) {
+            continue;
+        }
+        let Some(sample) = Sample::parse(line) else { continue };
+        kind = kind.or_else(of);
+        let (owner, vllm) = owner(&sample);
+        let value = sample.value;
         let waits = match name {
             "vllm:num_requests_waiting" | "sglang:num_queue_reqs" => true,
             "vllm:num_requests_running" | "sglang:num_running_reqs" => false,
@@ -105,22 +66,21 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
             }
             "vllm:engine_sleep_state" => {
                 // The engines of an API sleep together.
-                let is = |state| labels.contains(state);
-                if is("sleep_state=\"awake\"") {
-                    if value < 0.5 {
-                        sleep = sleep.or(Some(Sleep::Paused));
+                match sample.label("sleep_state") {
+                    Some("awake") if value < 0.5 => sleep = sleep.or(Some(Sleep::Paused)),
+                    Some("weights_offloaded" | "discard_all") if value > 0.5 => {
+                        sleep = Some(Sleep::Emptied);
                     }
-                } else if value > 0.5 && (is("\"weights_offloaded\"") || is("\"discard_all\"")) {
-                    sleep = Some(Sleep::Emptied);
+                    _ => {}
                 }
                 continue;
             }
             // The engines of an API are configured alike.
             "vllm:cache_config_info" => {
-                if labels.contains("enable_prefix_caching=\"True\"") {
-                    caches = Some(true);
-                } else if labels.contains("enable_prefix_caching=\"False\"") {
-                    caches = caches.or(Some(false));
+                match sample.label("enable_prefix_caching") {
+                    Some("True") => caches = Some(true),
+                    Some("False") => caches = caches.or(Some(false)),
+                    _ => {}
                 }
                 continue;
             }
@@ -160,28 +120,32 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
 /// Kinds of engines, as the names of their metrics begin.
 const KINDS: [&str; 2] = ["vllm", "sglang"];
 
-/// Name, labels and value of one line.
-fn sample(line: &str) -> Option<(&str, &str, f64)> {
-    if !line.starts_with("vllm:") && !line.starts_with("sglang:") {
-        return None;
-    }
-    let (head, value) = match line.rsplit_once('}') {
-        Some((head, value)) => (head, value),
-        None => line.split_once(' ')?,
-    };
-    let (name, labels) = head.split_once('{').unwrap_or((head, ""));
-    let value = value.split_ascii_whitespace().next()?.parse().ok()?;
-    Some((name, labels, value))
+/// The gauges that are read.
+const GAUGES: [&str; 9] = [
+    "vllm:num_requests_waiting",
+    "vllm:num_requests_running",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:engine_sleep_state",
+    "vllm:cache_config_info",
+    "sglang:num_queue_reqs",
+    "sglang:num_running_reqs",
+    "sglang:token_usage",
+];
+
+/// Whether a name that begins with an engine's kind is one of its metrics.
+fn is_of(rest: &str) -> bool {
+    rest.starts_with(':')
 }
 
 /// Whose the labels say it is, and whether in vLLM's way.
-fn owner(labels: &str) -> (Owner, bool) {
-    for label in labels.split(',') {
-        let Some((name @ ("engine" | "dp_rank"), value)) = label.split_once('=') else { continue };
-        let number = value.trim_matches('"').parse();
-        return (number.map_or(Owner::Other, Owner::Rank), name == "engine");
+fn owner(sample: &Sample<'_>) -> (Owner, bool) {
+    let rank = |label: &str| label.parse().map_or(Owner::Other, Owner::Rank);
+    match (sample.label("engine"), sample.label("dp_rank")) {
+        (Some(label), _) => (rank(label), true),
+        (None, Some(label)) => (rank(label), false),
+        (None, None) => (Owner::All, false),
     }
-    (Owner::All, false)
 }
 
 #[cfg(test)]
@@ -216,6 +180,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_label_says_is_not_taken_for_another_label() {
+        let text = "vllm:num_requests_running{model_name=\"a,engine=\\\"7\\\",b\",engine=\"1\"} 3.0\n\
+            vllm:num_requests_waiting{model_name=\"x} 9\",engine=\"1\"} 2.0\n\
+            vllm:engine_sleep_state{model_name=\"sleep_state=\\\"awake\\\"\",sleep_state=\"none\"} 0\n\
+            vllm:cache_config_info{model=\"enable_prefix_caching=\\\"False\\\"\",engine=\"1\"} 1\n";
+        let page = parse(text, Rank::default());
+        assert_eq!(page.engines.ranks, [1]);
+        let comma = "vllm:num_requests_running{model_name=\"a,engine=7\",engine=\"1\"} 3.0";
+        assert_eq!(parse(comma, Rank::default()).engines.ranks, [1]);
+        assert_eq!(page.load, Some(Load { waiting: 2, running: 3, kv_usage: 0.0 }));
+        assert_eq!((page.sleep, page.caches), (None, None));
+    }
+
+    #[test]
     fn reads_whether_vllm_keeps_a_prefix_cache() {
         let page = |value: &str| {
             let labels =
@@ -224,7 +202,7 @@ mod tests {
         };
         assert_eq!(page("True").caches, Some(true));
         assert_eq!(page("False").caches, Some(false));
-        assert_eq!(page("None").caches, None, "what isn't known isn't told");
+        assert_eq!(page("None").caches, None, "another value says nothing");
         assert!(page("False").engines.ranks.is_empty(), "the label is no rank's load");
         assert_eq!(parse("vllm:num_requests_running 1\n", Rank::default()).caches, None);
     }

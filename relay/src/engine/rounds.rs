@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::message::ReplicaId;
+use crate::state::message::ReplicaId;
 
 /// Replicas that are polled together.
 const TOGETHER: usize = 8;

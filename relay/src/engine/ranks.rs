@@ -7,7 +7,7 @@
 //! (`v1/engine/input_processor.py`, `v1/engine/core_client.py`): the same numbers where one API has
 //! all of them, others with `--data-parallel-hybrid-lb` and `--data-parallel-external-lb`.
 
-use crate::gauges::Engines;
+use super::report::Engines;
 
 /// Batches of other ranks in a row, without one of the own, that are no coincidence: engines may
 /// share a publisher, and one of them may have nothing to do.
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_held_against_what_the_engine_lists() {
+    fn a_rank_is_compared_with_what_the_engine_lists() {
         let internal = engines(&[0, 1, 2, 3]);
         let hybrid = engines(&[2, 3]);
         let external = engines(&[3]);
