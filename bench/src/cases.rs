@@ -54,7 +54,7 @@ pub const CASES: [(&str, Setup); 13] = [
 /// The case of this name.
 ///
 /// # Errors
-/// There is none, or its fixture can't be made.
+/// When there is no such case, or its fixture can't be made.
 pub fn case(name: &str) -> anyhow::Result<Call> {
     let names = || CASES.map(|(name, _)| name).join(", ");
     let found = CASES.iter().find(|(known, _)| *known == name);
@@ -82,7 +82,7 @@ fn parse() -> Call {
 /// A prompter of the demo model.
 ///
 /// # Errors
-/// The model is not there.
+/// When the model's files can't be read.
 pub fn demo_prompter(memo_bytes: usize) -> anyhow::Result<Prompter> {
     let files = ModelFiles::read_dir(&repository().join("tests/fixtures/models/demo"))?;
     Ok(Prompter::new(Model::load(preprocess(&files)?.bytes)?, memo_bytes))

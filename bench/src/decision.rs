@@ -1,17 +1,18 @@
 //! How long a decision takes inside Envoy, by its own histograms: all of it (the prompt's reading, the
 //! search of the prefix map and the choice), and the search and the choice alone.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
+use crate::args::at_least_one;
 use crate::bodies::{Bodies, Kind};
 use crate::load::{self, Job, Shape};
-use crate::run::{WORKERS, at_least_one};
-use crate::systems::{Fleet, Options, decided, decisions, histogram, prompt_tokens};
+use crate::systems::{
+    Buckets, Fleet, Options, WORKERS, decided, decisions, histogram, prompt_tokens,
+};
 use crate::usage;
 
 /// What to measure.
@@ -34,13 +35,10 @@ pub struct Args {
 /// Envoy adds to what its histograms show every five seconds.
 const FLUSH: Duration = Duration::from_secs(6);
 
-/// Counts by the lower bound of what was counted, in nanoseconds, and that one's width.
-pub(crate) type Buckets = BTreeMap<(u64, u64), u64>;
-
 /// Measures, and prints a table.
 ///
 /// # Errors
-/// Something does not start, or decisions are not those that were meant.
+/// When something does not start, or decisions are not those that were meant.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let bodies = Bodies::new(args.bytes);
     println!("load before: {}", usage::load_average());

@@ -48,7 +48,7 @@ fn prefix() -> String {
 /// A directory that goes with this process.
 ///
 /// # Errors
-/// It can't be made.
+/// When the directory can't be made.
 pub(crate) fn directory() -> std::io::Result<TempDir> {
     tempfile::Builder::new().prefix(&prefix()).tempdir()
 }

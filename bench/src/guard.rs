@@ -38,7 +38,7 @@ pub fn measured(call: &mut Call) {
 /// Runs a case under callgrind's eyes.
 ///
 /// # Errors
-/// There is no such case.
+/// When there is no case of this name.
 pub fn run_case(name: &str) -> anyhow::Result<()> {
     let mut call = case(name)?;
     call();
@@ -51,7 +51,7 @@ pub fn run_case(name: &str) -> anyhow::Result<()> {
 /// Counts all cases and compares them with the file, or writes it anew. Says whether all is well.
 ///
 /// # Errors
-/// Valgrind is missing or fails, or the file can't be read or written.
+/// When Valgrind is missing or fails, or the file can't be read or written.
 pub fn guard(file: &Path, update: bool) -> anyhow::Result<bool> {
     let dir = tempfile::tempdir()?;
     let mut counted = Stored { compiler: compiler()?, ..Stored::default() };

@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use warmpath_tests::Client;
 use zeromq::{Socket, SocketRecv, SocketSend, XPubSocket, ZmqMessage};
 
-use crate::run::at_least_one;
+use crate::args::at_least_one;
 use crate::systems::Watched;
 use crate::upstream::{BLOCK_TOKENS, stored};
 use crate::usage;
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Measures, and prints a table.
 ///
 /// # Errors
-/// Something does not start, or an event never arrives.
+/// When something does not start, or an event never arrives.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // The publisher's, and nothing else's.
     let runtime =

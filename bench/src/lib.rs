@@ -3,6 +3,7 @@
 //! `scripts/bench` runs all of this; see there.
 #![forbid(unsafe_code)]
 
+mod args;
 pub mod bodies;
 pub mod cases;
 pub mod decision;

@@ -105,7 +105,7 @@ struct Shared {
 /// Sends and measures.
 ///
 /// # Errors
-/// The proxy can't be reached at all.
+/// When the proxy can't be reached at all.
 pub fn run(job: &Job<'_>) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio::task::LocalSet::new().block_on(&runtime, drive(job))

@@ -10,8 +10,7 @@ use serde::Serialize;
 
 use crate::bodies::{Bodies, Kind};
 use crate::load::{self, Job, Shape};
-use crate::run::WORKERS;
-use crate::systems::{Fleet, Options};
+use crate::systems::{Fleet, Options, WORKERS};
 use crate::usage;
 
 /// What to measure.
@@ -46,7 +45,7 @@ struct Sample {
 /// Measures, and writes `memory.json` and `memory.md`. Says whether memory stayed.
 ///
 /// # Errors
-/// A part does not start, or the results can't be written.
+/// When a part does not start, or the results can't be written.
 pub fn memory(args: &Args) -> anyhow::Result<bool> {
     const BYTES: usize = 8 << 10;
     const SLICE: Duration = Duration::from_secs(5);

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn a_report_gives_medians() {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 
+use crate::args::{at_least_one, positive};
 use crate::bodies::Bodies;
 use crate::load::{self, Job, Shape};
 use crate::report::{Cell, Report};
-use crate::systems::{ENGINES, Fleet, NAMES, Options, System, decided, decisions};
+use crate::systems::{ENGINES, Fleet, NAMES, Options, System, WORKERS, decided, decisions};
 use crate::usage;
 
 /// What to compare.
@@ -46,24 +47,12 @@ pub struct Args {
     pub command: String,
 }
 
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected 1 or more".into())
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| "expected more than 0".into())
-}
-
-/// Envoy's worker threads, where nothing else is said.
-pub(crate) const WORKERS: usize = 2;
-
 const WARM_UP: Duration = Duration::from_millis(700);
 
 /// Compares, and writes `bench.json` and `bench.md`.
 ///
 /// # Errors
-/// Something of Warmpath's own does not start, or does not answer.
+/// When something of Warmpath's own does not start, or does not answer.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let all = if args.quick { vec![8 << 10] } else { vec![8 << 10, 64 << 10] };
     let sizes = if args.size.is_empty() { all } else { args.size.clone() };

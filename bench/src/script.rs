@@ -40,7 +40,7 @@ const QUESTIONS: usize = 8;
 /// `router.json`, the filter's configuration.
 ///
 /// # Errors
-/// The model is not there, or the directory can't be written.
+/// When the model's files can't be read, or the directory can't be written.
 pub fn write(args: &Args) -> anyhow::Result<()> {
     let artefact = preprocess(&ModelFiles::read_dir(&args.model)?)?;
     let hash = artefact.tokenizer_hash;

@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
-use crate::policy::Policy;
+use crate::decision::residency::pools_of;
+use crate::policy::{Policy, Zone};
 use crate::requested::Requested;
-use crate::residency::Zone;
 use crate::view::{Model, Replica};
 
 /// What a request asks for.
@@ -23,7 +23,7 @@ pub enum Wants<'a> {
     Unknown {
         /// The name.
         name: &'a str,
-        /// The relay has told of its models: the name is wrong, and not only new.
+        /// The relay has announced its models: the name is wrong, and not only new.
         certain: bool,
     },
     /// Nothing, and there are several models.
@@ -32,12 +32,12 @@ pub enum Wants<'a> {
     Unreadable,
 }
 
-/// What a request asks for, and what the relay told of that.
+/// What a request asks for, and what the relay has announced of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolved<'a> {
     /// For the decision.
     pub wants: Wants<'a>,
-    /// The model's place among those that the relay told of.
+    /// The model's place among those that the relay has announced.
     pub told: Option<usize>,
 }
 
@@ -47,35 +47,35 @@ impl<'a> Resolved<'a> {
     }
 }
 
-/// Finds the model that a request means. `told`: the models that the relay has told of, in an order
+/// Finds the model that a request means. `announced`: the models that the relay has announced, in an order
 /// of their own; none before it was first heard.
 ///
 /// The policy's names go first, then the relay's. Before the relay was heard, and where all pools are
 /// of one model, an unknown name is taken for that one's: its engines know better.
 pub fn resolve<'a>(
     policy: &'a Policy,
-    told: impl Iterator<Item = &'a Model> + Clone,
+    announced: impl Iterator<Item = &'a Model> + Clone,
     requested: &'a Requested<'_>,
 ) -> Resolved<'a> {
     match requested {
-        Requested::Name(name) => by_name(policy, told, name),
+        Requested::Name(name) => by_name(policy, announced, name),
         Requested::Nothing => match &policy.default_model {
-            Some(default) => by_name(policy, told, default),
-            None => unnamed(policy, told, Wants::Unnamed),
+            Some(default) => by_name(policy, announced, default),
+            None => unnamed(policy, announced, Wants::Unnamed),
         },
-        Requested::Unreadable => unnamed(policy, told, Wants::Unreadable),
+        Requested::Unreadable => unnamed(policy, announced, Wants::Unreadable),
     }
 }
 
 fn by_name<'a>(
     policy: &'a Policy,
-    told: impl Iterator<Item = &'a Model> + Clone,
+    announced: impl Iterator<Item = &'a Model> + Clone,
     name: &'a str,
 ) -> Resolved<'a> {
     if let Some((model, adapter)) = by_policy(policy, name) {
-        return known(told, model, adapter);
+        return known(announced, model, adapter);
     }
-    let mut models = told.clone().enumerate();
+    let mut models = announced.clone().enumerate();
     if let Some((at, model, adapter)) =
         models.find_map(|(at, model)| Some((at, model, model.adapter(name)?)))
     {
@@ -83,11 +83,11 @@ fn by_name<'a>(
         return Resolved { wants, told: Some(at) };
     }
     // A pool's model goes by its own name where nothing lists others.
-    let listed = policy.models.contains_key(name) || told.clone().any(|told| told.name == name);
+    let listed = policy.models.contains_key(name) || announced.clone().any(|it| it.name == name);
     if let Some(pool) = policy.pools.values().find(|pool| pool.model == name && !listed) {
         return Resolved::only(Wants::Model { name: &pool.model, adapter: "" });
     }
-    let certain = told.clone().next().is_some();
+    let certain = announced.clone().next().is_some();
     match policy.only_model() {
         Some(only) if !certain && !policy.models.contains_key(only) => {
             Resolved::only(Wants::Model { name: only, adapter: "" })
@@ -99,21 +99,21 @@ fn by_name<'a>(
 /// The only model there is, or what is wanted where there are several.
 fn unnamed<'a>(
     policy: &'a Policy,
-    told: impl Iterator<Item = &'a Model> + Clone,
+    announced: impl Iterator<Item = &'a Model> + Clone,
     several: Wants<'a>,
 ) -> Resolved<'a> {
     match policy.only_model() {
-        Some(only) => known(told, only, ""),
+        Some(only) => known(announced, only, ""),
         None => Resolved::only(several),
     }
 }
 
 fn known<'a>(
-    mut told: impl Iterator<Item = &'a Model>,
+    mut announced: impl Iterator<Item = &'a Model>,
     name: &'a str,
     adapter: &'a str,
 ) -> Resolved<'a> {
-    let told = told.position(|model| model.name == name);
+    let told = announced.position(|model| model.name == name);
     Resolved { wants: Wants::Model { name, adapter }, told }
 }
 
@@ -139,32 +139,43 @@ pub struct Entry<'a> {
     pub parent: Option<&'a str>,
 }
 
+/// The models of the zone's pools, each once.
+fn models_of<'a>(policy: &'a Policy, zone: &'a Zone) -> Vec<&'a str> {
+    let mut models: Vec<&str> = Vec::new();
+    for admitted in pools_of(policy, zone) {
+        if !models.contains(&admitted.pool.model.as_str()) {
+            models.push(&admitted.pool.model);
+        }
+    }
+    models
+}
+
 /// All names that requests of a zone can ask for: served names first, each model's adapters after
 /// them, in the policy's order.
 pub fn of_zone<'a>(
     policy: &'a Policy,
-    told: &(impl Iterator<Item = &'a Model> + Clone),
+    announced: &(impl Iterator<Item = &'a Model> + Clone),
     zone: &'a Zone,
 ) -> Vec<Entry<'a>> {
     let mut entries: Vec<Entry<'a>> = Vec::new();
-    for model in policy.models_of(zone) {
+    for model in models_of(policy, zone) {
         let names = policy.models.get_key_value(model);
-        let tells = told.clone().find(|told| told.name == model);
+        let known = announced.clone().find(|it| it.name == model);
         let mut served: Vec<&str> = Vec::new();
         served.extend(
             names.iter().flat_map(|(model, names)| names.served_names(model)).map(String::as_str),
         );
-        served.extend(tells.iter().flat_map(|told| &told.served_names).map(String::as_str));
+        served.extend(known.iter().flat_map(|it| &it.served_names).map(String::as_str));
         if served.is_empty() {
             served.push(model);
         }
         let adapters = names.iter().flat_map(|(_, names)| &names.adapters);
-        let adapters = adapters.chain(tells.iter().flat_map(|told| &told.adapters));
+        let adapters = adapters.chain(known.iter().flat_map(|it| &it.adapters));
         let parent = served.first().copied();
         let all = served.iter().map(|id| (*id, None));
         for (id, parent) in all.chain(adapters.map(|id| (id.as_str(), parent))) {
             // What it means, and not only who lists it: the policy may have given the name away.
-            let means = by_name(policy, told.clone(), id).wants
+            let means = by_name(policy, announced.clone(), id).wants
                 == Wants::Model { name: model, adapter: if parent.is_some() { id } else { "" } };
             if means && !entries.iter().any(|entry| entry.id == id) {
                 entries.push(Entry { id, model, parent });
@@ -183,9 +194,7 @@ pub fn retain_loaded(
 ) {
     entries.retain(|entry| {
         let is_of_model = |replica: &&Replica| {
-            policy
-                .pools_of(zone)
-                .any(|(name, pool, ..)| name == replica.pool && pool.model == entry.model)
+            pools_of(policy, zone).any(|it| it.name == replica.pool && it.pool.model == entry.model)
         };
         let mut all = replicas.iter().filter(is_of_model).peekable();
         entry.parent.is_none() || all.peek().is_none() || all.any(|it| it.has_adapter(entry.id))

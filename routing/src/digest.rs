@@ -5,6 +5,9 @@
 //! length, whoever wrote them, come to the same three sums of a block with a probability of 2⁻⁹⁶ over
 //! the keys (2⁻³² for each, whose keys are shifted by four words); SipHash
 //! of the sums then tells nothing of them.
+//!
+//! HighwayHash (the crate `highway` 1.3), which is keyed as well, takes 2.7 to 2.9 times as long in
+//! V8 with vectors of 128 bits: 2.15 µs for 8 KB against 0.76.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

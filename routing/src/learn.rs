@@ -5,6 +5,8 @@
 //! it stays within fixed bounds of that, so that nothing that an engine does makes prices absurd.
 
 use crate::cost::CostModel;
+use crate::drift::Forecast;
+use crate::usage::{Reported, Usage};
 
 /// A learned price stays within this factor of the configured one.
 pub const MOST_FACTOR: f64 = 8.0;
@@ -25,6 +27,20 @@ pub struct Timing {
     pub rtt_ms: f64,
     /// From sending the request to the first token, in milliseconds.
     pub first_token_ms: f64,
+}
+
+/// Tokens of a prompt and those of them that were cached, to learn prices from: by the engine's own word
+/// where there is one, else by a forecast that nothing but the map speaks for.
+pub fn counted(usage: Option<Usage>, forecast: Option<Forecast>) -> Option<(u32, u32)> {
+    match (usage, forecast) {
+        (Some(Usage { prompt: Some(prompt), cached: Reported::Tokens(cached) }), _) => {
+            Some((prompt, cached))
+        }
+        (_, Some(forecast)) if forecast.certain => {
+            forecast.prompt.map(|prompt| (prompt, forecast.cached))
+        }
+        _ => None,
+    }
 }
 
 /// What was learned of one pool.
@@ -100,6 +116,28 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::drift::NextBlock;
+
+    #[test]
+    fn prices_are_learned_by_the_engines_word_or_by_a_forecast_that_only_the_map_speaks_for() {
+        let forecast = Forecast {
+            cached: 64,
+            excused: 0,
+            sent_before: 0,
+            next: NextBlock::default(),
+            certain: true,
+            prompt: Some(100),
+        };
+        let usage = |prompt, cached| Some(Usage { prompt, cached });
+        let whole = usage(Some(99), Reported::Tokens(80));
+        assert_eq!(counted(whole, Some(forecast)), Some((99, 80)), "the engine's own word");
+        for usage in [None, usage(None, Reported::Tokens(80)), usage(Some(99), Reported::Null)] {
+            assert_eq!(counted(usage, Some(forecast)), Some((100, 64)), "{usage:?}");
+            assert_eq!(counted(usage, Some(Forecast { certain: false, ..forecast })), None);
+            assert_eq!(counted(usage, Some(Forecast { prompt: None, ..forecast })), None);
+            assert_eq!(counted(usage, None), None);
+        }
+    }
 
     fn engine(model: &CostModel, uncached: u32, queued: u32) -> Timing {
         let first_token_ms =

@@ -115,20 +115,20 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Where ledgers are written: shared data, with its compare-and-swap.
 pub trait Board {
-    /// What the host may refuse with.
+    /// Why shared data could not be read or written.
     type Error;
 
     /// What stands at a place, and its version; `None` if nothing was ever written there.
     ///
     /// # Errors
-    /// The host's.
+    /// When shared data can't be read (Envoy returned an unexpected status).
     fn read(&self, place: u32) -> Result<Option<(Vec<u8>, u32)>, Self::Error>;
 
     /// Writes to a place if it still has this version; says whether it did. Version 0 stands for
     /// a place that nothing was written to.
     ///
     /// # Errors
-    /// The host's.
+    /// When shared data can't be written, for another reason than that the version is another.
     fn write(&mut self, place: u32, bytes: &[u8], version: u32) -> Result<bool, Self::Error>;
 }
 
@@ -149,7 +149,7 @@ impl Member {
     /// is free. Gives the sum of what the other workers say.
     ///
     /// # Errors
-    /// The host's; the next beat tries again.
+    /// The first of [`Board::read`] and [`Board::write`]; the next beat tries again.
     pub fn beat<B: Board>(
         &mut self,
         board: &mut B,
@@ -189,7 +189,7 @@ impl Member {
     /// Gives the place up.
     ///
     /// # Errors
-    /// The host's.
+    /// That of [`Board::read`] or [`Board::write`]: others then wait until the ledger is old.
     pub fn leave<B: Board>(&mut self, board: &mut B) -> Result<(), B::Error> {
         let Some(place) = self.place.take() else { return Ok(()) };
         if let Some((bytes, version)) = board.read(place)?
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_bytes() {
+    fn golden_bytes_never_change() {
         let line = Line { in_flight: 2, cold_tokens: 3, ejected_until_ms: 4 };
         let ledger = Ledger { id: 7, beat_ms: 1_000, lines: [(9, line)].into() };
         assert_eq!(

@@ -4,6 +4,7 @@
 //! leaves spread over the others while all other keys stay. A place depends on the replica's
 //! endpoint and rank, not on its slot, so that it outlives the replica's cache.
 
+use crate::mix;
 use crate::policy::Ring;
 use crate::view::Replica;
 
@@ -11,7 +12,7 @@ use crate::view::Replica;
 /// twice as many keys, and a weight that changes moves no more keys than it must.
 pub fn place(key: u128, replica: &Replica) -> u64 {
     const STEPS: f64 = (1_u64 << 53) as f64;
-    let place = drawn(key, replica);
+    let place = mix::place(key, &replica.endpoint, replica.rank);
     if replica.weight == Replica::PLAIN {
         return place;
     }
@@ -22,57 +23,12 @@ pub fn place(key: u128, replica: &Replica) -> u64 {
     ((even.powf(1.0 / weight) * STEPS) as u64) << 11
 }
 
-/// A number that names the replica, whatever its slot and weight.
-pub(crate) fn identity(replica: &Replica) -> u64 {
-    drawn(0, replica)
-}
-
-fn drawn(key: u128, replica: &Replica) -> u64 {
-    let mut hasher = Mix((key as u64) ^ ((key >> 64) as u64).rotate_left(32));
-    hasher.bytes(replica.endpoint.as_bytes());
-    hasher.word(replica.rank.map_or(0, |rank| u64::from(rank) + 1));
-    hasher.0
-}
-
-/// The place of anything that has a name.
-pub(crate) fn named_place(key: u128, name: &str) -> u64 {
-    let mut hasher = Mix((key as u64) ^ ((key >> 64) as u64).rotate_left(32));
-    hasher.bytes(name.as_bytes());
-    hasher.0
-}
-
 /// How many requests in flight fill a replica of this `weight` when `in_flight` are at all replicas
 /// together, whose weights have this sum.
 pub fn bound(ring: &Ring, in_flight: u64, weight: u16, sum: u64) -> u32 {
     let mean = (in_flight + 1) as f64 * f64::from(weight) / sum.max(1) as f64;
     let bound = (ring.load_factor * mean).ceil();
     (bound as u32).max(ring.load_floor)
-}
-
-/// splitmix64's finaliser, word by word: places must be alike in every build and on every machine,
-/// which `std`'s hasher does not promise. Keys are BLAKE3 output, so that nobody can aim.
-struct Mix(u64);
-
-impl Mix {
-    fn word(&mut self, word: u64) {
-        let mut z = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        self.0 = z ^ (z >> 31);
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.word(u64::from_le_bytes(*word));
-        }
-        let mut last = [0; 8];
-        for (place, byte) in last.iter_mut().zip(rest) {
-            *place = *byte;
-        }
-        self.word(u64::from_le_bytes(last));
-        self.word(bytes.len() as u64);
-    }
 }
 
 #[cfg(test)]
@@ -105,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_places() {
+    fn golden_places_never_change() {
         assert_eq!(place(1, &replica(1)), 0xcb7f_b02d_b259_0549);
         assert_eq!(place(key(7), &Replica { rank: Some(3), ..replica(2) }), 0x4180_c7cc_b559_d6a6);
     }
@@ -151,9 +107,9 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_slots() {
+    fn a_place_is_the_endpoints_and_ranks_whatever_the_slot() {
         let heavy = Replica { weight: 300, ..replica(1) };
-        assert_eq!(identity(&heavy), identity(&replica(1)), "a weight is no other replica");
+        assert_eq!(heavy.name(), replica(1).name(), "a weight is no other replica");
         let a = replica(1);
         assert_ne!(place(5, &a), place(5, &Replica { rank: Some(0), ..a.clone() }));
         assert_eq!(place(5, &a), place(5, &Replica { slot: 99, ..a.clone() }), "a new cache");

@@ -75,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn golden_bytes() {
+    fn golden_bytes_never_change() {
         let state = State {
             epoch: 0x0102_0304_0506_0708,
             map_generation: 9,

@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 /// Checks a JSON text.
 ///
 /// # Errors
-/// It is no JSON, or an object in it has a key twice; with line and column.
+/// When it is no JSON, or an object in it has a key twice; with line and column.
 pub fn check(text: &[u8]) -> Result<(), serde_json::Error> {
     serde_json::from_slice::<Unique>(text).map(|_| ())
 }

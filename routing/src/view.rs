@@ -91,7 +91,7 @@ impl Replica {
     /// Names the place that serves, whatever its cache's life: what is known of its health and of
     /// requests in flight outlives a restart of the engine and of the relay.
     pub fn name(&self) -> u64 {
-        crate::ring::identity(self)
+        crate::mix::place(0, &self.endpoint, self.rank)
     }
 }
 

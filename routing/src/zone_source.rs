@@ -5,7 +5,17 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::residency::Claim;
+/// What the trusted sources say of a request's zone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// Nothing: the policy's default applies, if it has one.
+    #[default]
+    Silent,
+    /// A zone's name, which may be unknown.
+    Zone(&'a str),
+    /// A source had a value that it maps to no zone. That is no zone, whatever zones there are.
+    Unmapped,
+}
 
 /// Where a request's zone is read, and what happens without one.
 #[derive(Clone, Debug, Deserialize)]
@@ -34,7 +44,7 @@ pub enum Source {
     /// certificate's subject (`["connection", "subject_peer_certificate"]`).
     Property(Vec<String>),
     /// The zone by the host that is asked. A client chooses that, so it is worth something only
-    /// where hosts are told apart before, by certificates or networks.
+    /// where hosts are distinguished before, by certificates or networks.
     Host(BTreeMap<String, String>),
     /// The zone by the value of another source: tenants' names, say. A value that is not listed
     /// is no zone.
@@ -54,16 +64,16 @@ pub trait Request {
     fn property(&self, path: &[String]) -> Option<String>;
 }
 
-/// What was said of a zone, and where it was read.
+/// A zone as a source names it, and which source that is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct NamedZone {
     /// What the source says, which may be no zone at all; `None` where its value is mapped to none.
     pub zone: Option<String>,
     /// The source, for the record: its kind and its place in the list, from 0.
     pub source: Cow<'static, str>,
 }
 
-impl Found {
+impl NamedZone {
     /// What this says of the zone.
     pub fn claim(&self) -> Claim<'_> {
         self.zone.as_deref().map_or(Claim::Unmapped, Claim::Zone)
@@ -78,14 +88,14 @@ impl Default for ZoneSource {
 
 impl ZoneSource {
     /// Asks the sources in their order.
-    pub fn find(&self, request: &impl Request) -> Option<Found> {
+    pub fn find(&self, request: &impl Request) -> Option<NamedZone> {
         if self.from.is_empty() {
             let zone = request.header(&self.header)?;
-            return Some(Found { zone: Some(zone), source: "header".into() });
+            return Some(NamedZone { zone: Some(zone), source: "header".into() });
         }
         self.from.iter().enumerate().find_map(|(at, source)| {
             let zone = source.read(request)?.0;
-            Some(Found { zone, source: format!("{}.{at}", source.kind()).into() })
+            Some(NamedZone { zone, source: format!("{}.{at}", source.kind()).into() })
         })
     }
 
@@ -169,9 +179,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Told(BTreeMap<&'static str, &'static str>);
+    struct TestRequest(BTreeMap<&'static str, &'static str>);
 
-    impl Request for Told {
+    impl Request for TestRequest {
         fn header(&self, name: &str) -> Option<String> {
             self.0.get(name).map(|value| (*value).to_owned())
         }
@@ -180,10 +190,10 @@ mod tests {
         }
     }
 
-    fn read(config: serde_json::Value, told: &[(&'static str, &'static str)]) -> String {
+    fn read(config: serde_json::Value, says: &[(&'static str, &'static str)]) -> String {
         let source: ZoneSource = serde_json::from_value(config).unwrap();
         assert_eq!(source.void(), None);
-        let found = source.find(&Told(told.iter().copied().collect()));
+        let found = source.find(&TestRequest(says.iter().copied().collect()));
         found.map_or("-".into(), |found| {
             let zone = match found.claim() {
                 Claim::Zone(zone) => zone,
@@ -204,7 +214,7 @@ mod tests {
             {"host": {"Eu.example.com": "eu"}},
             {"header": "x-zone"}
         ]});
-        for (told, expected) in [
+        for (says, expected) in [
             (vec![("metadata.zone", "a"), ("x-tenant", "bank")], "a by property.0"),
             (vec![("x-tenant", "bank"), ("x-zone", "b")], "eu by header.1"),
             (vec![("x-tenant", "thief"), ("x-zone", "b")], "no zone by header.1"),
@@ -214,7 +224,7 @@ mod tests {
             (vec![(":authority", "other.example.com"), ("x-zone", "b")], "b by header.3"),
             (vec![], "-"),
         ] {
-            assert_eq!(read(list.clone(), &told), expected, "{told:?}");
+            assert_eq!(read(list.clone(), &says), expected, "{says:?}");
         }
     }
 

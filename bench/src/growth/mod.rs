@@ -2,19 +2,19 @@
 //! with workers and models (through Envoy).
 
 mod plot;
+mod series;
 
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use series::Series;
 use warmpath_routing::policy::PREFIX_TOKENS;
 
 use crate::bodies::{Bodies, Kind};
 use crate::cases::{BLOCKS, Call, apply, deciding, matching, prompt};
 use crate::load::{self, Job, Shape};
-use crate::run::WORKERS;
-use crate::systems::{Fleet, Options};
+use crate::systems::{Fleet, Options, WORKERS};
 
 /// What to measure.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,47 +30,11 @@ pub struct Args {
     pub native: bool,
 }
 
-/// An exponent above this is superlinear: a cost that is linear, measured on a machine that others
-/// use too, comes out a little to either side of 1.
-const MOST_EXPONENT: f64 = 1.15;
-
-/// One cost along one quantity.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Series {
-    /// What is measured, and in what.
-    name: String,
-    unit: &'static str,
-    /// What grows.
-    along: &'static str,
-    /// How much of it, and what that costs.
-    points: Vec<(f64, f64)>,
-}
-
-impl Series {
-    /// The power of the quantity that the cost grows with, between any two points at least four
-    /// times apart: the largest.
-    fn exponent(&self) -> Option<f64> {
-        let pairs = self
-            .points
-            .iter()
-            .enumerate()
-            .flat_map(|(at, a)| self.points.iter().skip(at + 1).map(move |b| (a, b)));
-        pairs
-            .filter(|((a, _), (b, _))| b / a >= 4.0)
-            .map(|((a, x), (b, y))| (y / x).ln() / (b / a).ln())
-            .max_by(f64::total_cmp)
-    }
-
-    fn is_superlinear(&self) -> bool {
-        self.exponent().is_some_and(|exponent| exponent > MOST_EXPONENT)
-    }
-}
-
 /// Measures, and writes `growth.json`, `growth.md` and `growth.svg`. Says whether nothing grows
 /// faster than its cause.
 ///
 /// # Errors
-/// A part does not start, or the results can't be written.
+/// When a part does not start, or the results can't be drawn or written.
 pub fn growth(args: &Args) -> anyhow::Result<bool> {
     let mut all = native()?;
     if !args.native {
@@ -80,7 +44,7 @@ pub fn growth(args: &Args) -> anyhow::Result<bool> {
     let table = table(&all);
     std::fs::write(args.out.join("growth.json"), serde_json::to_vec_pretty(&all)?)?;
     std::fs::write(args.out.join("growth.md"), &table)?;
-    std::fs::write(args.out.join("growth.svg"), plot::svg(&all))?;
+    std::fs::write(args.out.join("growth.svg"), plot::svg(&all)?)?;
     println!("{table}");
     eprintln!("Written: {0}/growth.json, {0}/growth.md, {0}/growth.svg", args.out.display());
     let grows = all.iter().filter(|series| series.is_superlinear());
@@ -245,9 +209,11 @@ mod tests {
     #[test]
     fn the_plot_has_all_points() {
         let all = [series(|x| x), series(|x| 2.0 * x)];
-        let svg = plot::svg(&all);
+        let svg = plot::svg(&all).unwrap();
         assert_eq!(svg.matches("<circle").count(), 10);
-        assert_eq!(svg.matches("<polyline").count(), 2);
-        assert!(svg.ends_with("</svg>\n"));
+        for text in ["µs", ">\nb\n<", ">\na\n<", "100"] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+        assert!(svg.trim_end().ends_with("</svg>"));
     }
 }

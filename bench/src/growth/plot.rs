@@ -1,17 +1,32 @@
 //! A plot for each quantity: both axes logarithmic, so that a power is a straight line, and what is
-//! linear runs along the grey diagonal. SVG by hand: a few lines and labels need no crate.
+//! linear runs along the grey diagonal.
 
-use std::fmt::Write;
+use std::ops::Range;
 
-use super::Series;
+use plotters::coord::Shift;
+use plotters::prelude::*;
 
-const WIDTH: f64 = 420.0;
-const HEIGHT: f64 = 300.0;
-const MARGIN: f64 = 46.0;
-const COLOURS: [&str; 4] = ["#1b6ca8", "#c8553d", "#3a7d44", "#7d5ba6"];
+use super::series::Series;
+
+const WIDTH: u32 = 420;
+const HEIGHT: u32 = 300;
+const COLOURS: [RGBColor; 4] = [
+    RGBColor(0x1b, 0x6c, 0xa8),
+    RGBColor(0xc8, 0x55, 0x3d),
+    RGBColor(0x3a, 0x7d, 0x44),
+    RGBColor(0x7d, 0x5b, 0xa6),
+];
+const GRID: RGBColor = RGBColor(0xee, 0xee, 0xee);
+const LINEAR: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
+const FONT: (&str, u32) = ("sans-serif", 14);
+
+type Area<'t> = DrawingArea<SVGBackend<'t>, Shift>;
 
 /// All series, those along one quantity and of one unit in one plot.
-pub(super) fn svg(all: &[Series]) -> String {
+///
+/// # Errors
+/// When the plotting library refuses something: no file is written here.
+pub(super) fn svg(all: &[Series]) -> anyhow::Result<String> {
     let mut groups: Vec<(&str, &str, Vec<&Series>)> = Vec::new();
     for series in all {
         match groups
@@ -22,119 +37,69 @@ pub(super) fn svg(all: &[Series]) -> String {
             None => groups.push((series.along, series.unit, vec![series])),
         }
     }
-    let rows = groups.len().div_ceil(2) as f64;
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" \
-         font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-        2.0 * WIDTH,
-        rows * HEIGHT
-    );
-    for (at, (along, unit, members)) in groups.iter().enumerate() {
-        let (x, y) = ((at % 2) as f64 * WIDTH, (at / 2) as f64 * HEIGHT);
-        let _ = writeln!(text, "<g transform=\"translate({x},{y})\">");
-        panel(&mut text, along, unit, members);
-        text.push_str("</g>\n");
+    let rows = groups.len().div_ceil(2).max(1);
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (2 * WIDTH, rows as u32 * HEIGHT))
+            .into_drawing_area();
+        root.fill(&WHITE)?;
+        for (area, (along, unit, members)) in root.split_evenly((rows, 2)).iter().zip(&groups) {
+            panel(area, along, unit, members)?;
+        }
+        root.present()?;
     }
-    text.push_str("</svg>\n");
-    text
+    Ok(text)
 }
 
-/// From values to places between two ends.
-struct Axis {
-    least: f64,
-    span: f64,
-    from: f64,
-    to: f64,
+/// The whole decades that have all values.
+fn decades(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
+    let logs = values.map(|value| value.max(1e-9).log10());
+    let least = logs.clone().fold(f64::INFINITY, f64::min).floor();
+    let most = logs.fold(f64::NEG_INFINITY, f64::max).ceil().max(least + 1.0);
+    10_f64.powf(least)..10_f64.powf(most)
 }
 
-impl Axis {
-    fn new(values: impl Iterator<Item = f64> + Clone, from: f64, to: f64) -> Self {
-        let logs = values.map(|value| value.max(1e-9).log10());
-        let least = logs.clone().fold(f64::INFINITY, f64::min).floor();
-        let most = logs.fold(f64::NEG_INFINITY, f64::max).ceil();
-        Self { least, span: (most - least).max(1.0), from, to }
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let share = (value.max(1e-9).log10() - self.least) / self.span;
-        self.from + share * (self.to - self.from)
-    }
-
-    fn decades(&self) -> impl Iterator<Item = f64> + use<> {
-        let least = self.least as i32;
-        (least..=least + self.span as i32).map(|power| 10_f64.powi(power))
-    }
-}
-
-fn panel(text: &mut String, along: &str, unit: &str, members: &[&Series]) {
+fn panel(area: &Area<'_>, along: &str, unit: &str, members: &[&Series]) -> anyhow::Result<()> {
     let points = || members.iter().flat_map(|series| &series.points);
-    let across = Axis::new(points().map(|(x, _)| *x), MARGIN, WIDTH - 12.0);
-    let up = Axis::new(points().map(|(_, y)| *y), HEIGHT - MARGIN, 26.0);
-    for decade in across.decades() {
-        let x = across.at(decade);
-        let _ = writeln!(
-            text,
-            "<line x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#eee\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{decade}</text>",
-            up.from,
-            up.to,
-            up.from + 14.0
-        );
-    }
-    for decade in up.decades() {
-        let y = up.at(decade);
-        let _ = writeln!(
-            text,
-            "<line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#eee\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{decade}</text>",
-            across.from,
-            across.to,
-            across.from - 4.0,
-            y + 4.0
-        );
-    }
-    let _ = writeln!(
-        text,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{along}</text>\
-         <text x=\"4\" y=\"14\">{unit}</text>",
-        f64::midpoint(across.from, across.to),
-        HEIGHT - 12.0
-    );
-    for (number, series) in members.iter().enumerate() {
-        let colour = COLOURS.get(number % COLOURS.len()).unwrap_or(&"black");
+    let across = decades(points().map(|(x, _)| *x));
+    let up = decades(points().map(|(_, y)| *y));
+    let top = up.end;
+    let mut chart = ChartBuilder::on(area)
+        .margin(10)
+        .margin_right(26)
+        .x_label_area_size(34)
+        .y_label_area_size(58)
+        .build_cartesian_2d(across.log_scale(), up.log_scale())?;
+    let number = |value: &f64| format!("{value}");
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .label_style(FONT)
+        .x_desc(along)
+        .y_desc(unit)
+        .x_label_formatter(&number)
+        .y_label_formatter(&number)
+        .draw()?;
+    for (series, colour) in members.iter().zip(COLOURS.iter().cycle()) {
         // What it would be, were it linear.
         if let (Some((x, y)), Some((end, _))) = (series.points.first(), series.points.last()) {
-            let _ = writeln!(
-                text,
-                "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#ccc\" \
-                 stroke-dasharray=\"3 3\"/>",
-                across.at(*x),
-                up.at(*y),
-                across.at(*end),
-                up.at(y * end / x).max(up.to)
-            );
+            let end = end.min(x * top / y);
+            let line = [(*x, *y), (end, y * end / x)];
+            chart.draw_series(DashedLineSeries::new(line, 3, 3, LINEAR.stroke_width(1)))?;
         }
-        let line: Vec<String> = series
-            .points
-            .iter()
-            .map(|(x, y)| format!("{:.1},{:.1}", across.at(*x), up.at(*y)))
-            .collect();
-        let _ = writeln!(
-            text,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            line.join(" ")
-        );
-        for (x, y) in &series.points {
-            let (x, y) = (across.at(*x), up.at(*y));
-            let _ =
-                writeln!(text, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
-        }
-        let _ = writeln!(
-            text,
-            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{}</text>",
-            across.from + 8.0,
-            38.0 + 14.0 * number as f64,
-            series.name
-        );
+        let line = LineSeries::new(series.points.iter().copied(), colour.stroke_width(2));
+        chart
+            .draw_series(line)?
+            .label(series.name.as_str())
+            .legend(|(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+        let dots = series.points.iter().map(|point| Circle::new(*point, 3, colour.filled()));
+        chart.draw_series(dots)?;
     }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .label_font(FONT)
+        .draw()?;
+    Ok(())
 }

@@ -8,9 +8,10 @@ use anyhow::Context;
 use serde_json::{Value, json};
 use warmpath_tests::{Client, Process, host};
 
-use super::{Fleet, Ground, PATIENCE, System, answers, free_ports, local, quickstart};
+use super::ground::{Ground, PATIENCE, answers, free_ports, local, quickstart};
+use super::started::{Started, System};
+use super::stats::{all_decisions, decisions};
 use crate::bodies::{Bodies, Kind};
-use crate::decision::Buckets;
 
 /// A replica holds the prefix, or will in a moment: it was sent there just now.
 const WARM: &str = "warm|recent";
@@ -24,13 +25,13 @@ const MANAGER: &str = "/static_resources/listeners/0/filter_chains/0/filters/0/t
 pub(super) fn start(
     ground: &Ground,
     wanted: &dyn Fn(&str) -> bool,
-    fleet: &mut Fleet,
+    started: &mut Started,
 ) -> anyhow::Result<()> {
     if wanted("envoy") {
         let [port, admin] = two_ports()?;
         let envoy = run(ground, "envoy", [port, admin], None, false).context("plain Envoy")?;
-        fleet.systems.push(system("envoy", Kind::Shared, port, vec![envoy.id()], None));
-        fleet.processes.push(envoy);
+        started.systems.push(system("envoy", Kind::Shared, port, vec![envoy.id()], None));
+        started.processes.push(envoy);
     }
     if wanted("warmpath warm") || wanted("warmpath cold") {
         let (port, admin, [relay, envoy]) =
@@ -39,12 +40,12 @@ pub(super) fn start(
         let mut push = |name: &str, kind, reason| {
             if wanted(name) {
                 let reason = Some((reason, admin));
-                fleet.systems.push(system(name, kind, port, ids.clone(), reason));
+                started.systems.push(system(name, kind, port, ids.clone(), reason));
             }
         };
         push("warmpath warm", Kind::Shared, WARM);
         push("warmpath cold", Kind::Unique, "cold");
-        fleet.processes.extend([relay, envoy]);
+        started.processes.extend([relay, envoy]);
     }
     if wanted("warmpath stale") {
         let (port, admin, [relay, mut envoy]) =
@@ -52,19 +53,25 @@ pub(super) fn start(
         drop(relay);
         await_reason(port, admin, "ring", &mut envoy)?;
         let reason = Some(("ring", admin));
-        fleet.systems.push(system("warmpath stale", Kind::Shared, port, vec![envoy.id()], reason));
-        fleet.processes.push(envoy);
+        started.systems.push(system(
+            "warmpath stale",
+            Kind::Shared,
+            port,
+            vec![envoy.id()],
+            reason,
+        ));
+        started.processes.push(envoy);
     }
     Ok(())
 }
 
 /// Starts Envoy with another build of the filter.
-pub(super) fn start_against(ground: &Ground, fleet: &mut Fleet) -> anyhow::Result<()> {
+pub(super) fn start_against(ground: &Ground, started: &mut Started) -> anyhow::Result<()> {
     let (port, admin, [relay, envoy]) = warmpath(ground, "against", events(ground, 3)?, false)?;
     let reason = Some((WARM, admin));
     let ids = vec![envoy.id(), relay.id()];
-    fleet.systems.push(system("warmpath warm, other filter", Kind::Shared, port, ids, reason));
-    fleet.processes.extend([relay, envoy]);
+    started.systems.push(system("warmpath warm, other filter", Kind::Shared, port, ids, reason));
+    started.processes.extend([relay, envoy]);
     Ok(())
 }
 
@@ -167,52 +174,6 @@ fn await_reason(port: u16, admin: u16, reason: &str, envoy: &mut Process) -> any
             decisions(admin, reason) - before == sent
         })
         .with_context(|| format!("no steady decision {reason:?}: {}", all_decisions(admin)))
-}
-
-/// Decisions so far for a reason, or for one of several with `|` between them.
-pub(crate) fn decisions(admin: u16, reason: &str) -> u64 {
-    let text = all_decisions(admin);
-    let of = |reason: &str| -> Option<u64> {
-        let name = format!("decision.{reason}: ");
-        text.lines().find_map(|line| line.split_once(&name)?.1.parse().ok())
-    };
-    reason.split('|').filter_map(of).sum()
-}
-
-/// What one of the router's histograms of microseconds has counted since Envoy's start.
-pub(crate) fn histogram(admin: u16, name: &str) -> anyhow::Result<Buckets> {
-    let filter = format!("/stats?filter=warmpath.router.{name}");
-    let path = format!("{filter}&histogram_buckets=detailed&format=json");
-    let stats: Value = serde_json::from_slice(&Client::new(admin).get("", &path)?.body)?;
-    let totals = stats.pointer("/stats/0/histograms/details/0/totals").and_then(Value::as_array);
-    let bucket = |bucket: &Value| {
-        let nanos = |field| Some((bucket.get(field)?.as_f64()? * 1e3).round() as u64);
-        Some(((nanos("lower_bound")?, nanos("width")?), bucket.get("count")?.as_u64()?))
-    };
-    let totals = totals.with_context(|| format!("Envoy has counted no {name}"))?;
-    Ok(totals.iter().filter_map(bucket).collect())
-}
-
-/// Tokens of all prompts so far.
-pub(crate) fn prompt_tokens(admin: u16) -> u64 {
-    let text = stats(admin, "prompt_tokens");
-    text.rsplit_once(": ").and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
-}
-
-/// All decisions so far.
-pub(crate) fn decided(admin: u16) -> u64 {
-    let text = all_decisions(admin);
-    text.lines().filter_map(|line| line.rsplit_once(": ")?.1.parse::<u64>().ok()).sum()
-}
-
-fn all_decisions(admin: u16) -> String {
-    stats(admin, "decision")
-}
-
-/// The router's counters whose names begin so, a line each.
-fn stats(admin: u16, name: &str) -> String {
-    let answer = Client::new(admin).get("", &format!("/stats?filter=warmpath.router.{name}"));
-    answer.map(|a| String::from_utf8_lossy(&a.body).into_owned()).unwrap_or_default()
 }
 
 /// Envoy; with Warmpath where a relay is named.

@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use fastrand::Rng;
 use warmpath_tests::{Client, Process};
 
-use super::{Fleet, Ground, PATIENCE, System, free_ports, local};
+use super::ground::{Ground, PATIENCE, free_ports, local};
+use super::started::{Started, System};
 use crate::bodies::{Bodies, Kind, MODEL};
 
 /// The arguments that Python starts a peer with.
@@ -19,7 +20,7 @@ pub(super) fn start(
     ground: &Ground,
     python: Option<&Path>,
     wanted: &dyn Fn(&str) -> bool,
-    fleet: &mut Fleet,
+    started: &mut Started,
 ) {
     let peers: [(&str, Arguments); 3] = [
         ("vllm-router kv_aware", kv_aware),
@@ -30,15 +31,15 @@ pub(super) fn start(
         if !wanted(name) {
             continue;
         }
-        let started = python
+        let peer = python
             .context("left out, as WARMPATH_BENCH_NO_PEERS says")
             .and_then(|python| run(ground, name, python, arguments(ground)));
-        match started {
+        match peer {
             Ok((system, process)) => {
-                fleet.systems.push(system);
-                fleet.processes.push(process);
+                started.systems.push(system);
+                started.processes.push(process);
             }
-            Err(error) => fleet.missing.push((name.into(), format!("{error:#}"))),
+            Err(error) => started.missing.push((name.into(), format!("{error:#}"))),
         }
     }
 }

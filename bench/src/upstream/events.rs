@@ -4,7 +4,8 @@ use bytes::Bytes;
 use rmpv::Value;
 use zeromq::{Socket, SocketRecv, SocketSend, XPubSocket, ZmqMessage};
 
-use super::BLOCK_TOKENS;
+/// Tokens of a block that engines hold and tell of.
+pub const BLOCK_TOKENS: usize = 16;
 
 /// Publishes on this port, to each subscriber anew, that these prompts are held.
 pub(super) async fn start(port: u16, prompts: Vec<Vec<u32>>) -> anyhow::Result<()> {

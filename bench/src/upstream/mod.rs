@@ -14,10 +14,7 @@ use warmpath_prompt::{Api, Model, ModelFiles, Prompter, Request, preprocess};
 
 use crate::bodies::{Bodies, PREFIXES, label};
 
-pub use events::stored;
-
-/// Tokens of a block that engines hold and tell of.
-pub const BLOCK_TOKENS: usize = 16;
+pub use events::{BLOCK_TOKENS, stored};
 
 /// What the upstream process is to be.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,7 +36,7 @@ pub struct Args {
 /// Serves for ever.
 ///
 /// # Errors
-/// The model can't be read, or a port not be bound.
+/// When the model can't be read, or a port can't be bound.
 pub fn serve(args: &Args) -> anyhow::Result<()> {
     let prompts = Arc::new(prompts(&args.model, &args.sizes)?);
     let runtime =

@@ -13,6 +13,7 @@ use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_lo
 use warmpath_routing::decision::{
     Ask, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
 };
+use warmpath_routing::drift::MapView;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
@@ -24,7 +25,6 @@ use warmpath_routing::traffic::Traffic;
 use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
-use super::aftermath::Look;
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::metrics::Metrics;
@@ -665,7 +665,7 @@ struct Seen<'a, D> {
     generation: u32,
 }
 
-impl<D: Data> Look for Seen<'_, D> {
+impl<D: Data> MapView for Seen<'_, D> {
     fn slot(&self, replica: u64) -> Option<u16> {
         let mut all = self.view.replicas();
         all.find_map(|((it, name), _)| (name == replica).then_some(it.slot))

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use warmpath_routing::drift::{Change, Hints, Id, Kind, MOST_DRIFTS, Observation, Suspect, Table};
+use warmpath_routing::drift::{
+    Answered, Change, Hints, Id, Kind, MOST_DRIFTS, Observation, Suspect, Table,
+};
 
-use super::aftermath::Answered;
 use super::view::View;
 use crate::host::{Counter, Gauge, HostError};
 use crate::shared::{self, Data};
@@ -50,7 +51,7 @@ impl Drifts {
 
     /// Takes in an answer of which is known what became of it.
     pub(super) fn push(&mut self, answered: Answered) {
-        if is_right(&answered.seen) && !self.table.minds(answered.id) {
+        if answered.seen.is_right() && !self.table.minds(answered.id) {
             return;
         }
         if self.news.len() < MOST_NEWS {
@@ -82,7 +83,7 @@ impl Drifts {
     /// Reads what the others have seen, adds what this worker has, and tells of what changed by that.
     ///
     /// # Errors
-    /// The host's; the next tick tries again.
+    /// When shared data can't be read or written; the next tick tries again.
     pub(super) fn exchange(&mut self, data: &mut impl Data, view: &View) -> Result<(), HostError> {
         let done = self.add(data, view);
         self.show();
@@ -99,7 +100,7 @@ impl Drifts {
                 (self.table, self.version) = (table.unwrap_or_default(), version);
             }
             let mut table = self.table.clone();
-            let told = self.changes(&mut table, view);
+            let reports = self.changes(&mut table, view);
             if table == self.table {
                 self.news.clear();
                 return Ok(());
@@ -109,8 +110,8 @@ impl Drifts {
                 self.news.clear();
                 self.held.retain(|id, _| !table.minds(*id));
                 (self.table, self.version) = (table, None);
-                for told in &told {
-                    self.tell(told);
+                for report in &reports {
+                    self.report(report);
                 }
                 return Ok(());
             }
@@ -118,8 +119,8 @@ impl Drifts {
         Ok(())
     }
 
-    fn changes(&self, table: &mut Table, view: &View) -> Vec<Told> {
-        let mut told = Vec::new();
+    fn changes(&self, table: &mut Table, view: &View) -> Vec<Report> {
+        let mut reports = Vec::new();
         if view.world.fresh {
             table.retain(|name| view.names.contains(&name));
             for ((replica, name), hints) in view.replicas() {
@@ -127,7 +128,7 @@ impl Drifts {
                     && let Some(change) = table.hint(name, hints.caches_nothing)
                 {
                     let (model, endpoint) = (replica.pool.clone(), replica.endpoint.clone());
-                    told.push(Told { change, model, endpoint, seen: Observation::default() });
+                    reports.push(Report { change, model, endpoint, seen: Observation::default() });
                 }
             }
         }
@@ -136,7 +137,7 @@ impl Drifts {
             let hints = of_it.map_or_else(Hints::default, |(_, hints)| hints);
             for change in table.observe(*id, seen, hints) {
                 let (model, endpoint) = (model.clone(), endpoint.clone());
-                told.push(Told { change, model, endpoint, seen: *seen });
+                reports.push(Report { change, model, endpoint, seen: *seen });
             }
             let of_model = Id { replica: 0, ..*id }..=Id { replica: u64::MAX, ..*id };
             let others = self.held.range(of_model).filter(|(other, _)| *other != id);
@@ -148,11 +149,11 @@ impl Drifts {
                 }
             }
         }
-        told
+        reports
     }
 
-    fn tell(&self, told: &Told) {
-        let Told { change, model, endpoint, seen: Observation { expected, actual, .. } } = told;
+    fn report(&self, report: &Report) {
+        let Report { change, model, endpoint, seen: Observation { expected, actual, .. } } = report;
         match change {
             Change::Began(Kind::Evicted, suspect) | Change::Renamed(Kind::Evicted, suspect) => {
                 log::warn!(
@@ -197,18 +198,10 @@ impl Drifts {
     }
 }
 
-/// A change, and of what.
-struct Told {
+/// A change to report, and of what.
+struct Report {
     change: Change,
     model: String,
     endpoint: String,
     seen: Observation,
-}
-
-/// Whether an answer was as foreseen, or its event but late.
-fn is_right(seen: &Observation) -> bool {
-    match seen.after.told {
-        Some(told) => told,
-        None => seen.actual >= seen.expected && seen.actual <= seen.expected.max(seen.hoped),
-    }
 }

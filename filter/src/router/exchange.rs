@@ -11,7 +11,7 @@ use warmpath_routing::decision::Refusal;
 use warmpath_routing::fingerprint::Key;
 use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::Claim;
-use warmpath_routing::zone_source::Found;
+use warmpath_routing::zone_source::NamedZone;
 
 use super::Router;
 use super::dispatch::{Asked, Decided, Told};
@@ -85,7 +85,7 @@ pub(super) struct Flow {
     me: Weak<RefCell<Flow>>,
     router: Rc<Router>,
     stage: Stage,
-    zone: Option<Found>,
+    zone: Option<NamedZone>,
     api: Option<Api>,
     // The model by the path, of a request without a body.
     requested: Requested<'static>,
@@ -200,7 +200,7 @@ impl Flow {
     }
 
     fn claim(&self) -> Claim<'_> {
-        self.zone.as_ref().map_or(Claim::Silent, Found::claim)
+        self.zone.as_ref().map_or(Claim::Silent, NamedZone::claim)
     }
 
     fn decide(&mut self, bytes: &[u8], may_wait: bool) -> Action {

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use warmpath_prompt::{Api, CacheUse};
 use warmpath_routing::cost::CostModel;
-use warmpath_routing::drift::{Id, Observation};
-use warmpath_routing::learn::{Learned, Timing};
+use warmpath_routing::drift::{Aftermath, Answered, Id, MapView, Observation};
+use warmpath_routing::learn::{Learned, Timing, counted};
 use warmpath_routing::usage::{Reported, Usage};
 
-use super::aftermath::{Aftermath, Answered, Look};
 use super::drifts::Drifts;
 use super::ticket::Ticket;
 use crate::host::{Counter, Gauge};
@@ -80,14 +79,9 @@ impl Feedback {
         let place = self.place(model);
         let Some(known) = self.models.get_mut(place) else { return };
         let always = ticket.api == Some(Api::Responses);
-        let cached = usage.and_then(|usage| match usage.cached {
-            Reported::Tokens(tokens) => {
-                known.telling |= !always;
-                Some(tokens)
-            }
-            // Engines may say nothing where nothing was cached.
-            Reported::Null | Reported::Absent => (known.telling && !always).then_some(0),
-        });
+        let reported = usage.map(|usage| usage.cached);
+        known.telling |= !always && matches!(reported, Some(Reported::Tokens(_)));
+        let cached = reported.and_then(|it| it.tokens(known.telling && !always));
         let Some(actual) = cached else {
             self.untold.add(1);
             return;
@@ -113,25 +107,25 @@ impl Feedback {
             turns,
             ..Observation::default()
         };
-        if ticket.partial && actual > expected.cached && counts_agree(&seen) {
+        if seen.is_excused(ticket.partial) {
             // The relay has said that it knows no more, and this answer tells it.
             return;
         }
         let id = Id { model: known.hash, replica };
-        if actual > 0 && actual == expected.cached && self.drifts.held(id, &seen) {
+        if seen.holds() && self.drifts.held(id, &seen) {
             return;
         }
         let (model, endpoint) = (model.clone(), ticket.named.foreseen().unwrap_or_default().into());
         let answered = Answered { id, model, endpoint, seen };
         let sent_ms = ticket.sent_ns / 1_000_000;
-        if let Some(answered) = self.aftermath.take(answered, expected.dispute, sent_ms) {
+        if let Some(answered) = self.aftermath.take(answered, expected.next, sent_ms) {
             self.drifts.push(answered);
         }
     }
 
     /// Looks what became of answers that were not as foreseen.
-    pub(super) fn settle(&mut self, look: &impl Look, now_ms: u64) {
-        for answered in self.aftermath.settle(look, now_ms) {
+    pub(super) fn settle(&mut self, map: &impl MapView, now_ms: u64) {
+        for answered in self.aftermath.settle(map, now_ms) {
             self.drifts.push(answered);
         }
         if self.drifts.is_in_doubt() || self.aftermath.is_in_doubt() {
@@ -159,16 +153,11 @@ impl Feedback {
             their_prompt: usage.prompt,
             ..Observation::default()
         };
-        if ticket.cache_use != CacheUse::Counted || !counts_agree(&seen) {
+        if ticket.cache_use != CacheUse::Counted || !seen.counts_agree() {
             return None;
         }
         let known = self.models.iter().find(|known| ticket.model.as_ref() == Some(&known.name))?;
-        match usage.cached {
-            Reported::Tokens(tokens) => Some(tokens),
-            Reported::Null | Reported::Absent => {
-                (known.telling && ticket.api != Some(Api::Responses)).then_some(0)
-            }
-        }
+        usage.cached.tokens(known.telling && ticket.api != Some(Api::Responses))
     }
 
     /// Whether the next prompt is to be counted to its end, as some replica may drift: why, engines'
@@ -187,17 +176,7 @@ impl Feedback {
         let Some(first_ns) = ticket.first_token_ns.filter(|_| plain) else {
             return;
         };
-        // By the engine's own word where there is one, else by the map's.
-        let counted = match (usage, ticket.expected) {
-            (Some(Usage { prompt: Some(prompt), cached: Reported::Tokens(cached) }), _) => {
-                Some((prompt, cached))
-            }
-            (_, Some(expected)) if expected.certain => {
-                expected.prompt.map(|prompt| (prompt, expected.cached))
-            }
-            _ => None,
-        };
-        let Some((prompt, cached)) = counted else { return };
+        let Some((prompt, cached)) = counted(usage, ticket.expected) else { return };
         let seen = Timing {
             uncached: prompt.saturating_sub(cached),
             cached,
@@ -237,11 +216,6 @@ impl Feedback {
             self.models.len() - 1
         })
     }
-}
-
-/// Whether nothing says that engine and gateway read the prompt otherwise.
-fn counts_agree(seen: &Observation) -> bool {
-    seen.our_prompt.zip(seen.their_prompt).is_none_or(|(ours, theirs)| ours == theirs)
 }
 
 /// A name as the last part of a metric's name.

@@ -1,10 +1,9 @@
 //! The role `router`: the HTTP filter on every worker.
 
-mod aftermath;
 mod awaited;
+mod client;
 mod dispatch;
 mod drifts;
-mod ending;
 mod exchange;
 mod feedback;
 mod fresher;

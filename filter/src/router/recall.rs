@@ -9,10 +9,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use warmpath_proto::v1::Lesson;
+use warmpath_routing::drift::Forecast;
 use warmpath_routing::fingerprint::{BLOCK_TOKENS, Key};
 use warmpath_routing::view::Replica;
 
-use super::ticket::{Expected, Ticket};
+use super::ticket::Ticket;
 use crate::host::{Counter, HostError};
 use crate::shared::{self, Data};
 
@@ -65,7 +66,7 @@ impl Recall {
         epoch: u64,
         replica: &Replica,
         keys: &[Key],
-        expected: &Expected,
+        expected: &Forecast,
     ) -> Option<Kept> {
         let kept = self.kept.get() + keys.len();
         if keys.len() > MOST_KEYS || kept > MOST_KEPT {
@@ -170,9 +171,9 @@ impl Kept {
 mod tests {
     use prost::Message;
     use warmpath_proto::v1::Lessons;
+    use warmpath_routing::drift::NextBlock;
     use warmpath_routing::view::ReplicaState;
 
-    use super::super::ticket::Dispute;
     use super::*;
     use crate::shared::Memory;
 
@@ -180,12 +181,12 @@ mod tests {
         (0..count).map(|at| Key((at as u128 + 1).to_le_bytes())).collect()
     }
 
-    fn expected(cached: u32, prompt: Option<u32>) -> Expected {
-        Expected {
+    fn expected(cached: u32, prompt: Option<u32>) -> Forecast {
+        Forecast {
             cached,
             excused: 0,
             sent_before: 0,
-            dispute: Dispute::default(),
+            next: NextBlock::default(),
             certain: true,
             prompt,
         }

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 
 use warmpath_prompt::Api;
+use warmpath_routing::health::{Ending, engines_failed, is_taken};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::usage::{Scan, TAIL_BYTES, Tail, Usage};
 
-use super::ending::{Client, Ending};
+use super::client::Client;
 use super::exchange::begins_early;
 use super::ticket::Answer;
 use crate::host::{self, HeaderList, Headers};
@@ -108,7 +109,7 @@ impl Watch {
             Cow::Owned(property("response\0code_details")?)
         };
         let of_engine = details == "via_upstream";
-        let taken = of_engine && status < 500 && status != 429;
+        let taken = of_engine && is_taken(status);
         self.giver = if taken { Giver::Engine } else { Giver::Other };
         self.read = of_engine && plain && status == 200 && readable;
         // What the first one answers took one attempt.
@@ -121,7 +122,7 @@ impl Watch {
             orca: if orca { report(&headers)? } else { None },
             status,
             of_engine,
-            upstream_failed: upstream_failed(&details),
+            upstream_failed: engines_failed(&details),
             ending: Ending::of(&details),
             client: None,
             upstream,
@@ -154,7 +155,7 @@ impl Watch {
         }
         self.giver = Giver::Other;
         let details = property("response\0code_details")?;
-        if !upstream_failed(&details) {
+        if !engines_failed(&details) {
             return Ok(None);
         }
         Ok(Some(Answer {
@@ -222,12 +223,6 @@ impl Watch {
             Words::Scan(scan) => scan.usage(),
         }
     }
-}
-
-/// Whether Envoy's details say that engines failed. A tripped circuit breaker (`…{overflow}`) is its
-/// own doing.
-fn upstream_failed(details: &str) -> bool {
-    details.starts_with("upstream_") && !details.contains("overflow")
 }
 
 /// The engine's load; the client is not told of it.

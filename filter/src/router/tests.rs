@@ -331,7 +331,7 @@ fn questions_are_read_whole_where_leaving_out_would_mislead() {
         told.ticket.at = gateway.router.names().first().copied();
         let expected = told.ticket.expected.as_mut().unwrap();
         expected.cached = 1_600;
-        expected.dispute.slot = 1;
+        expected.next.slot = 1;
         let cached = warmpath_routing::usage::Reported::Tokens(0);
         let usage = warmpath_routing::usage::Usage { prompt: Some(2_000), cached };
         gateway.router.finished(&told.ticket, Some(usage));

@@ -3,14 +3,14 @@
 use warmpath_prompt::{Api, CacheUse};
 use warmpath_routing::catalogue::Wants;
 use warmpath_routing::cost::CostModel;
-use warmpath_routing::decision::{Ask, Degrade, Route};
-use warmpath_routing::drift::Asked;
-use warmpath_routing::fingerprint::Key;
+use warmpath_routing::decision::{Ask, Route};
+use warmpath_routing::drift::{Asked, Forecast};
+use warmpath_routing::health::{Ending, is_overloaded};
 use warmpath_routing::orca::Orca;
 use warmpath_routing::poison::Prompt;
 use warmpath_routing::view::World;
 
-use super::ending::{Client, Ending};
+use super::client::Client;
 use super::recall::Kept;
 
 /// A request under way.
@@ -35,7 +35,7 @@ pub(super) struct Ticket {
     /// What the engine does with its cache for it, and so what its answer can teach.
     pub(super) cache_use: CacheUse,
     /// What was expected; `None` where nothing was: the map not asked, the prompt not read.
-    pub(super) expected: Option<Expected>,
+    pub(super) expected: Option<Forecast>,
     /// Its replica may hold more than the map says.
     pub(super) partial: bool,
     /// Its prompt's keys, if answers teach what that is.
@@ -104,49 +104,6 @@ impl<'e> FromIterator<(&'e str, u64)> for Named {
     }
 }
 
-/// Tokens, as foreseen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expected {
-    pub(super) cached: u32,
-    /// What may be cached as well, its events being under way.
-    pub(super) excused: u32,
-    /// Of requests sent before, whether or not a moment ago, beyond what the map says.
-    pub(super) sent_before: u32,
-    /// What the map doesn't promise.
-    pub(super) dispute: Dispute,
-    /// Nothing but the map spoke for the replica.
-    pub(super) certain: bool,
-    /// Of the whole prompt; `None` where it was not counted to its end.
-    pub(super) prompt: Option<u32>,
-}
-
-/// Where the map's promise ends: what an engine has cached beyond it, or computes, shows there first
-/// once its events have come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Dispute {
-    /// The replica's, when it was decided.
-    pub(super) slot: u16,
-    /// The last of the first engine block that is not promised; `None` where the prompt ends before.
-    pub(super) key: Option<Key>,
-    /// Tokens up to its end.
-    pub(super) tokens: u32,
-    /// Of the engine's blocks; the longest that are usual where that isn't known.
-    pub(super) block_tokens: u32,
-}
-
-impl Dispute {
-    /// `promised`: tokens that the map says are held, those included that the engine drops.
-    fn new(keys: &[Key], promised: u32, slot: u16, block_tokens: u32) -> Self {
-        const LONG: u32 = 256;
-        let block_tokens = if block_tokens == 0 { LONG } else { block_tokens };
-        let end = (promised / block_tokens).saturating_add(1).saturating_mul(block_tokens);
-        // A fingerprint belongs to the engine's block in which it ends.
-        let blocks = (end / 16).max(promised / 16 + 1);
-        let key = keys.get(blocks as usize - 1).copied();
-        Self { slot, key, tokens: blocks.saturating_mul(16), block_tokens }
-    }
-}
-
 /// What Envoy tells of an answer when its headers come.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
@@ -170,7 +127,7 @@ pub(super) struct Answer {
 impl Answer {
     /// An engine says that it can't serve.
     pub(super) fn is_overloaded(&self) -> bool {
-        self.of_engine && matches!(self.status, 502..=504)
+        self.of_engine && is_overloaded(self.status)
     }
 }
 
@@ -183,51 +140,15 @@ impl Ticket {
         names: &[u64],
         excused: u32,
     ) -> Self {
-        let first = route.replicas.first().and_then(|at| world.replicas.get(*at));
-        let seeks = route.degrade == Some(Degrade::UnknownResponse);
-        let rank = first.and_then(|replica| replica.rank);
-        // A retry takes the next endpoint and can't change the rank: only those of the same rank
-        // are named, the rest is left to Envoy's own choice. Where a response is sought the rank is.
-        let named = route.replicas.iter().filter_map(|at| {
-            let replica =
-                world.replicas.get(*at).filter(|replica| seeks || replica.rank == rank)?;
-            Some((replica.endpoint.as_str(), *names.get(*at)?))
-        });
+        let named = route
+            .named(world)
+            .filter_map(|(at, replica)| Some((replica.endpoint.as_str(), *names.get(at)?)));
         let load = route.replicas.first().and_then(|at| world.loads.get(*at));
-        // Where a prompt was read to its end, its blocks leave less than one over.
-        let whole = ask.left_out.is_none()
-            && u32::try_from(ask.keys.len()).ok() == Some(ask.prompt_tokens / 16);
-        // What lies beyond all that was looked at may well be cached.
-        let looked = (ask.keys.len() as u32).saturating_mul(16);
-        let block = first.map_or(16, |replica| replica.block_tokens.max(16));
-        let dropped = first.map_or(0, |replica| replica.dropped_tokens);
-        let held = route.cached_tokens.saturating_add(dropped);
-        let all_held = held.saturating_add(block) > looked;
-        let beyond = !whole && ask.left_out.is_none() && all_held;
-        let excused = if beyond { u32::MAX } else { excused };
-        let followed = route.degrade.is_none() && !ask.keys.is_empty();
-        let expected = first.filter(|_| followed).map(|replica| Expected {
-            cached: route.cached_tokens,
-            excused,
-            sent_before: if route.hoped_tokens > route.cached_tokens {
-                route.hoped_tokens
-            } else {
-                0
-            },
-            dispute: Dispute::new(
-                ask.keys,
-                route.cached_tokens.saturating_add(replica.dropped_tokens),
-                replica.slot,
-                replica.block_tokens,
-            ),
-            certain: route.hoped_tokens == route.cached_tokens,
-            prompt: whole.then_some(ask.prompt_tokens),
-        });
         Self {
             at: None,
-            cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
+            cold_tokens: route.cold_tokens(),
             named: named.collect(),
-            seeks,
+            seeks: route.seeks_response(),
             model: match ask.model {
                 Wants::Model { name, .. } => Some(name.to_owned()),
                 Wants::Unknown { .. } | Wants::Unnamed | Wants::Unreadable => None,
@@ -237,7 +158,7 @@ impl Ticket {
             asked: (Asked::default(), 0),
             cache_use: CacheUse::default(),
             pool: route.pool.to_owned(),
-            expected,
+            expected: Forecast::of(route, ask, world, excused),
             partial: false,
             kept: None,
             offloaded: route.offloaded_tokens,

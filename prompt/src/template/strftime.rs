@@ -1,5 +1,7 @@
 //! Dates as `strftime_now` writes them. It goes by a `datetime` without a zone, whose name and
 //! offset are empty.
+//!
+//! The crate `jiff`, which has a `strftime`, would make the filter 300 KB larger, by a tenth.
 
 use std::fmt::Write;
 

@@ -1,3 +1,5 @@
+//! Which model a name means, and what a zone lists.
+
 use serde_json::json;
 
 use super::*;

@@ -1,6 +1,6 @@
 //! A decision in one line, for a header or an access log.
 
-use super::Route;
+use super::outcome::Route;
 use crate::view::World;
 
 /// A line that is written without the formatting machinery, which would be the dearest part of a

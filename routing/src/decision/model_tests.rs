@@ -4,11 +4,12 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::json;
 
+use super::residency::Claim;
 use super::tests::{DEMO, held, keys};
 use super::*;
 use crate::catalogue::resolve;
 use crate::requested::Requested;
-use crate::view::{Model, Tier};
+use crate::view::{Load, Model, Replica, ReplicaState, Tier};
 
 const POOLS: [(&str, &str, &str); 4] = [
     ("demo-eu", "eu-west", "demo"),

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Candidate, Local, Reachable};
+use super::candidate::{Candidate, CandidatePool};
+use super::local::Local;
 use crate::policy::Policy;
-use crate::ring;
+use crate::{mix, ring};
 
 /// Marks the replicas that are above their pool's bound.
 pub(super) fn bound(
@@ -58,11 +59,11 @@ pub(super) fn admits(policy: &Policy, batch: bool, under_way: u32, cold: u32) ->
 ///
 /// Weighted rendezvous hashing: each pool draws a number from the key, and no key moves but those
 /// that a changed weight makes move.
-pub(super) fn weighted_home(key: u128, pools: &[Reachable<'_>]) -> Option<usize> {
+pub(super) fn weighted_home(key: u128, pools: &[CandidatePool<'_>]) -> Option<usize> {
     let drawn = pools.iter().enumerate().filter(|(_, pool)| pool.weight > 0.0);
-    let score = |pool: &Reachable<'_>| {
+    let score = |pool: &CandidatePool<'_>| {
         // From 0 to 1, neither included.
-        let uniform = (ring::named_place(key, pool.name) >> 12) as f64 + 0.5;
+        let uniform = (mix::named_place(key, pool.name) >> 12) as f64 + 0.5;
         -(uniform / (1_u64 << 52) as f64).ln() / pool.weight
     };
     drawn.min_by(|(_, a), (_, b)| score(a).total_cmp(&score(b))).map(|(at, _)| at)
@@ -124,7 +125,7 @@ pub(super) fn order(
     let far = |c: &Candidate<'_>| {
         if warm { c.cost.total() > limit } else { c.pool != home || c.cost.total() > wait }
     };
-    // Those who hold the same are parted by the whole prompt: were it by the ring, all who share a
+    // Those who hold the same are parted by the whole prompt: were it by their first blocks, all who share a
     // prefix would crowd at the first of its holders.
     let key = if warm { spread } else { key };
     // And before that by how full their KV cache is, in steps too coarse to flap.

@@ -1,10 +1,11 @@
 //! Requests that refer to a response which one replica holds: there, or nowhere else.
 
-use super::{Ask, Outcome, Reason, Route, ring_key};
+use super::ask::Ask;
+use super::outcome::{Outcome, Reason, Route};
+use super::residency::{AdmittedPool, pools_of, zone_of};
 use crate::catalogue::Wants;
 use crate::cost::Cost;
 use crate::policy::Policy;
-use crate::residency::zone_of;
 use crate::view::{ReplicaState, World};
 
 /// How many replicas are named where nobody knows which of them holds a response.
@@ -22,8 +23,8 @@ pub fn decide_stored<'a>(
     let default = policy.zone_source.default.as_deref();
     let (zone, rule) = zone_of(&policy.zones, default, ask.zone).ok()?;
     let replica = world.replicas.get(at)?;
-    let (name, pool, region, cluster) =
-        policy.pools_of(rule).find(|(name, ..)| *name == replica.pool)?;
+    let AdmittedPool { name, pool, region, cluster } =
+        pools_of(policy, rule).find(|it| it.name == replica.pool)?;
     let of_model = match ask.model {
         Wants::Model { name, .. } => name == pool.model,
         // The engine has it from the response, or takes its own.
@@ -45,7 +46,7 @@ pub fn decide_stored<'a>(
         reason: Reason::Response,
         prompt_tokens: ask.prompt_tokens,
         cost: Cost { network: region.rtt_ms, ..Cost::default() },
-        ..Route::unplaced(zone, parts, None, ring_key(policy, ask))
+        ..Route::unplaced(zone, parts, None, ask.ring_key(&policy.ring))
     }))
 }
 

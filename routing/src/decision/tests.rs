@@ -1,15 +1,20 @@
+//! Which replica comes first, by what is held, how busy it is, and what the gateway knows by itself.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::residency::Claim;
 use super::*;
 use crate::cost::CostModel;
+use crate::fingerprint::Key;
 use crate::policy::tests::two_regions;
 use crate::prefix_map::{Match, Wanted};
 use crate::recent::Recent;
+use crate::view::{Load, Replica, ReplicaState};
 
-/// A map that is told how many blocks each slot holds of any prompt.
-pub(super) struct Held(pub(super) BTreeMap<u16, u32>);
+/// A map of which each slot holds so many blocks of any prompt.
+pub(crate) struct Held(pub(crate) BTreeMap<u16, u32>);
 
 impl Lookup for Held {
     fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
@@ -22,18 +27,18 @@ impl Lookup for Held {
     }
 }
 
-pub(super) fn held(slots: &[(u16, u32)]) -> Held {
+pub(crate) fn held(slots: &[(u16, u32)]) -> Held {
     Held(slots.iter().copied().collect())
 }
 
-pub(super) fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let policy: Policy = serde_json::from_value(two_regions()).unwrap();
     policy.check().unwrap();
     policy
 }
 
 /// Slots 0 and 1 in the EU, 2 and 3 in the US.
-pub(super) fn world() -> World {
+pub(crate) fn world() -> World {
     let replica = |slot: u16| Replica {
         slot,
         endpoint: format!("10.0.0.{slot}:8000"),
@@ -50,7 +55,7 @@ pub(super) fn world() -> World {
     World { replicas: (0..4).map(replica).collect(), loads: vec![Load::default(); 4], fresh: true }
 }
 
-pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
+pub(crate) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
     (0..blocks)
         .map(|block| {
             let hash = blake3::hash(&[seed.to_le_bytes(), block.to_le_bytes()].concat());
@@ -60,9 +65,9 @@ pub(super) fn keys(seed: u64, blocks: u64) -> Vec<Key> {
 }
 
 /// The model of all pools.
-pub(super) const DEMO: Wants<'static> = Wants::Model { name: "demo", adapter: "" };
+pub(crate) const DEMO: Wants<'static> = Wants::Model { name: "demo", adapter: "" };
 
-pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
+pub(crate) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     Ask {
         zone: Claim::Zone(zone),
         model: DEMO,
@@ -74,7 +79,7 @@ pub(super) fn ask<'a>(zone: &'a str, keys: &'a [Key]) -> Ask<'a> {
     }
 }
 
-pub(super) fn route<'a>(
+pub(crate) fn route<'a>(
     policy: &'a Policy,
     world: &'a World,
     ask: &Ask<'a>,
@@ -86,7 +91,7 @@ pub(super) fn route<'a>(
     }
 }
 
-fn refusal(policy: &Policy, world: &World, ask: &Ask<'_>) -> Refusal {
+pub(crate) fn refusal(policy: &Policy, world: &World, ask: &Ask<'_>) -> Refusal {
     match decide(policy, world, ask, &held(&[])) {
         Outcome::Refuse(refusal) => refusal,
         Outcome::Route(route) => panic!("{route:?}"),
@@ -120,27 +125,6 @@ fn holders_of_the_same_are_parted_by_what_was_left_out() {
 }
 
 #[test]
-fn a_zone_is_never_left_however_warm_it_is_elsewhere() {
-    let (policy, world, keys) = (policy(), world(), keys(1, 500));
-    let map = held(&[(2, 500), (3, 500)]);
-    let there = route(&policy, &world, &ask("global", &keys), &map);
-    assert_eq!((there.reason, there.region), (Reason::Warm, "us-east"), "8,000 tokens for 79 ms");
-    let here = route(&policy, &world, &ask("eu", &keys), &map);
-    assert_eq!((here.reason, here.region), (Reason::Cold, "eu-west"));
-    assert!(here.replicas.iter().all(|r| *r < 2));
-}
-
-#[test]
-fn a_policy_that_nobody_checked_lets_nothing_out_either() {
-    let (mut policy, world, keys) = (policy(), world(), keys(1, 500));
-    let eu = policy.zones.get_mut("eu").unwrap();
-    eu.clusters.insert("demo-us-east".into(), "eu.demo-us-east".into());
-    let route = route(&policy, &world, &ask("eu", &keys), &held(&[(2, 500), (3, 500)]));
-    assert_eq!(route.region, "eu-west");
-    assert!(route.replicas.iter().all(|r| *r < 2));
-}
-
-#[test]
 fn another_region_is_worth_it_only_when_it_saves_more_than_the_way() {
     let (policy, world) = (policy(), world());
     let short = keys(1, 10);
@@ -150,22 +134,6 @@ fn another_region_is_worth_it_only_when_it_saves_more_than_the_way() {
     let long = keys(1, 20);
     let map = held(&[(2, 20)]);
     assert_eq!(route(&policy, &world, &ask("global", &long), &map).region, "us-east");
-}
-
-#[test]
-fn without_a_zone_a_request_is_refused_unless_configured() {
-    let (mut policy, world, keys) = (policy(), world(), keys(1, 4));
-    let nowhere = Ask { zone: Claim::Silent, ..ask("eu", &keys) };
-    let refused = refusal(&policy, &world, &nowhere);
-    assert_eq!((refused.status, refused.code), (403, "zone_missing"));
-    assert_eq!(refusal(&policy, &world, &ask("mars", &keys)).code, "zone_unknown");
-    policy.zone_source.default = Some("eu".into());
-    assert_eq!(route(&policy, &world, &nowhere, &held(&[])).zone, "eu");
-    let refused = refusal(&policy, &world, &ask("mars", &keys));
-    assert_eq!(refused.code, "zone_unknown", "a default is for none, not for a wrong one");
-    assert!(
-        serde_json::from_str::<serde_json::Value>(&refused.body()).unwrap()["error"].is_object()
-    );
 }
 
 #[test]
@@ -215,7 +183,7 @@ fn a_stale_map_is_not_asked() {
 }
 
 #[test]
-fn health() {
+fn a_replica_that_is_down_or_draining_gets_nothing_but_where_the_map_is_stale() {
     let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
     world.replicas[0].state = ReplicaState::Down;
     let map = held(&[(0, 100)]);
@@ -282,6 +250,23 @@ fn ranks_of_one_endpoint_are_named_once() {
     }
     let route = route(&policy, &world, &ask("eu", &keys), &held(&[(1, 100)]));
     assert_eq!(route.replicas, [1]);
+}
+
+#[test]
+fn retries_are_named_only_where_the_rank_is_the_first_ones() {
+    let (policy, mut world, keys) = (policy(), world(), keys(1, 100));
+    world.replicas[0].rank = Some(1);
+    let names = |world: &World, degrade| {
+        let ask = Ask { degrade, ..ask("eu", &keys) };
+        let route = route(&policy, world, &ask, &held(&[(0, 100)]));
+        assert_eq!(route.replicas.len(), 2);
+        assert_eq!(route.cold_tokens(), 1_605 - route.hoped_tokens);
+        route.named(world).map(|(at, _)| at).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&world, None), [0]);
+    assert_eq!(names(&world, Some(Degrade::UnknownResponse)).len(), 2, "it may be at any");
+    world.replicas[1].rank = Some(1);
+    assert_eq!(names(&world, None), [0, 1]);
 }
 
 fn route_with<'a>(
@@ -441,69 +426,13 @@ fn learned_prices_are_those_of_their_pool() {
 }
 
 prop_compose! {
-    fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
+    pub(crate) fn any_load()(waiting in 0u32..50, running in 0u32..50, in_flight in 0u32..50, kv in 0f32..1.0)
         -> Load {
         Load { waiting, running, in_flight, kv_usage: kv, rtt_us: 0 }
     }
 }
 
 proptest! {
-    /// Residency has no exception, whatever is held, loaded, down, stale or asked.
-    #[test]
-    fn nothing_leaves_its_zone(
-        loads in proptest::collection::vec(any_load(), 4),
-        blocks in proptest::collection::btree_map(0u16..4, 0u32..60, 0..4),
-        states in proptest::collection::vec(0u8..5, 4),
-        fresh in any::<bool>(),
-        degraded in any::<bool>(),
-        ejected in proptest::collection::vec(any::<bool>(), 4),
-        cold_tokens in proptest::collection::vec(0u32..400_000, 4),
-        weights in (0u8..3, 0u8..3),
-        sent in proptest::collection::vec(0u16..4, 0..4),
-    ) {
-        let (mut policy, mut world, keys) = (policy(), world(), keys(3, 60));
-        world.loads = loads;
-        world.fresh = fresh;
-        policy.regions.get_mut("eu-west").unwrap().weight = f64::from(weights.0);
-        policy.regions.get_mut("us-east").unwrap().weight = f64::from(weights.1);
-        for (replica, state) in world.replicas.iter_mut().zip(states) {
-            replica.state = [
-                ReplicaState::Ready, ReplicaState::Suspect, ReplicaState::Draining,
-                ReplicaState::Down, ReplicaState::Misfiled,
-            ][usize::from(state)];
-        }
-        let asked = Ask {
-            degrade: degraded.then_some(Degrade::BadRequest),
-            ..ask("eu", &keys)
-        };
-        let map = Held(blocks);
-        let mut recent = Recent::default();
-        for slot in sent {
-            recent.sent(&keys, 0, slot, 1_000);
-        }
-        let local = Local {
-            ejected: &ejected, cold_tokens: &cold_tokens, recent: Some(recent.at(1_000)),
-            ..Local::default()
-        };
-        let outcome = decide_with(&policy, &world, &local, &asked, &map);
-        let again = decide_with(&policy, &world, &local, &asked, &map);
-        prop_assert_eq!(&outcome, &again, "deterministic");
-        if let Outcome::Route(route) = outcome {
-            prop_assert_eq!(route.region, "eu-west");
-            prop_assert_eq!(route.cluster, "eu.demo-eu-west");
-            prop_assert!(route.replicas.iter().all(|r| *r < 2), "{:?}", route.replicas);
-            let usable = |r: &usize| !matches!(
-                world.replicas[*r].state, ReplicaState::Draining | ReplicaState::Misfiled
-            );
-            prop_assert!(route.replicas.iter().all(usable));
-        } else {
-            let serves = |r: &Replica| matches!(
-                r.state, ReplicaState::Ready | ReplicaState::Suspect
-            );
-            prop_assert!(!world.replicas[..2].iter().any(serves), "refused though one could serve");
-        }
-    }
-
     /// The first choice never stands above its bound while another stands below.
     #[test]
     fn no_replica_is_buried(

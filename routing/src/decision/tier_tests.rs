@@ -6,7 +6,7 @@ use super::tests::{Held, ask, held, keys, policy, route, world};
 use super::*;
 use crate::cost::cached_tokens;
 use crate::recent::Recent;
-use crate::view::Tier;
+use crate::view::{Medium, ReplicaState, Tier};
 
 const BLOCKS: u64 = 256;
 

@@ -2,7 +2,8 @@
 
 use std::cell::OnceCell;
 
-use super::{Candidate, Reachable, order};
+use super::candidate::{Candidate, CandidatePool};
+use super::order;
 use crate::fingerprint::BLOCK_TOKENS;
 use crate::policy::Policy;
 use crate::prefix_map::{Ends, Match, Matches, Wanted};
@@ -11,7 +12,7 @@ use crate::prefix_map::{Ends, Match, Matches, Wanted};
 /// first if they held as much as they might: of others any less will do.
 pub(super) struct Worth<'a> {
     pub(super) policy: &'a Policy,
-    pub(super) pools: &'a [Reachable<'a>],
+    pub(super) pools: &'a [CandidatePool<'a>],
     pub(super) candidates: &'a [Candidate<'a>],
     /// Slots whose entries in the map are believed, sorted, and whose they are.
     pub(super) believed: &'a [(u16, usize)],
@@ -19,7 +20,7 @@ pub(super) struct Worth<'a> {
     pub(super) prompt_tokens: u32,
     /// What is on its way to them.
     pub(super) hoped: &'a Matches,
-    /// What the first choice costs at most, told once those are found that hold most. None where more
+    /// What the first choice costs at most, known once those are found that hold most. None where more
     /// than a candidate's own cost decides: homes by regions' weights, tiers.
     pub(super) limit: OnceCell<Option<f64>>,
 }

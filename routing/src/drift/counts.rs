@@ -1,7 +1,8 @@
 //! Prompts' tokens by our count and by the engine's: whether they differ, and in which way.
 
 use super::bytes::{Reader, put_f32};
-use super::evidence::{Asked, Observation, count, keep};
+use super::evidence::{count, keep};
+use super::observation::{Asked, Observation};
 
 /// Share of late counts that differ above which it is not by chance.
 const MISCOUNTED: f32 = 0.25;

@@ -1,54 +1,7 @@
 //! What answers show, beside how much of them went wrong.
 
 use super::bytes::{Reader, put_f32};
-
-/// What was asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asked {
-    /// A prompt of token ids.
-    Ids,
-    /// A text.
-    Text,
-    /// So many messages, which a template makes a text of; 0 where they were not counted.
-    #[default]
-    Chat,
-}
-
-/// What was seen of a replica's events from the decision to a moment after the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct After {
-    /// Whether the first block that the map did not promise is in the map by now; `None` where that
-    /// was not looked up.
-    pub told: Option<bool>,
-    /// Blocks of the replica came into the map; where its engine had none to compute, at any time.
-    pub announced: bool,
-    /// Blocks of the replica left the map, or all of them did.
-    pub removed: bool,
-}
-
-/// What one answer showed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Observation {
-    /// Tokens that the prefix map promised.
-    pub expected: u32,
-    /// Tokens that may be cached because of requests sent a moment before; counts where it is more, and
-    /// where nobody looked whether their events came.
-    pub hoped: u32,
-    /// Tokens of requests sent before, whether or not a moment ago.
-    pub sent_before: u32,
-    /// Tokens that the engine says were cached.
-    pub actual: u32,
-    /// Tokens of the prompt by our count, where they were counted to the end.
-    pub our_prompt: Option<u32>,
-    /// Tokens of the prompt by the engine's count.
-    pub their_prompt: Option<u32>,
-    /// What the prompt was made of.
-    pub asked: Asked,
-    /// Messages of a chat, as far as counted.
-    pub turns: u8,
-    /// What became of it.
-    pub after: After,
-}
+use super::observation::{Asked, Observation};
 
 /// Weight of the newest answer where shares are kept.
 const NEWEST: f32 = 0.15;
@@ -84,7 +37,7 @@ impl Evidence {
         self.hit |= actual > 0;
         count(&mut self.repeated, actual == 0 && seen.sent_before > 0);
         count(&mut self.agreed, expected > 0 && wrong == 0);
-        if wrong == 0 || after.told == Some(true) {
+        if wrong == 0 || after.came == Some(true) {
             return;
         }
         if expected > actual {
@@ -102,7 +55,7 @@ impl Evidence {
             count(&mut self.unnamed_texts, seen.asked == Asked::Text);
         }
         // Of a block that was looked up it is known that it isn't the last one alone.
-        let within = wrong < BLOCK && expected.min(actual) > 0 && after.told.is_none();
+        let within = wrong < BLOCK && expected.min(actual) > 0 && after.came.is_none();
         keep(&mut self.within_block, NEWEST, within);
     }
 

@@ -6,63 +6,26 @@
 //! tokens is. What came with those answers names the [`Suspect`]. All workers of an Envoy add to one
 //! [`Table`], so that it doesn't matter how many they are.
 
+mod aftermath;
 mod bytes;
 mod counts;
 mod evidence;
+mod forecast;
+mod kind;
+mod observation;
 mod suspect;
 mod table;
 
-pub use evidence::{After, Asked, Observation};
+pub use aftermath::{Aftermath, Answered, MapView};
+pub use forecast::{Forecast, NextBlock};
+pub use kind::Kind;
+pub use observation::{After, Asked, Observation};
 pub use suspect::{Hints, Suspect};
 pub use table::{Id, MOST_DRIFTS, Table};
 
 use bytes::{Reader, put_f32};
 use counts::Counts;
 use evidence::Evidence;
-
-/// In which way it goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Expected cached, was not, and nothing says why.
-    Missing,
-    /// Not expected, was, and no event came of it later on.
-    Surprise,
-    /// Computed, and no event came of it.
-    Unannounced,
-    /// Expected cached and gone when the engine began, as its events said meanwhile: the map was
-    /// right, and the cache is short.
-    Evicted,
-}
-
-impl Kind {
-    /// All, for those who count them, in the order of their places.
-    pub const ALL: [Self; 4] = [Self::Missing, Self::Surprise, Self::Unannounced, Self::Evicted];
-
-    /// The name in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Surprise => "surprise",
-            Self::Unannounced => "unannounced",
-            Self::Evicted => "evicted",
-        }
-    }
-
-    /// Whether the map is wrong, and not just the cache short.
-    pub fn is_fault(self) -> bool {
-        self != Self::Evicted
-    }
-
-    /// What is usual: in a burst many are cached before their event has come, and promises are
-    /// broken by what no event tells in time.
-    fn usual(self) -> f32 {
-        match self {
-            Self::Missing | Self::Evicted => 0.1,
-            Self::Surprise => 0.2,
-            Self::Unannounced => 0.0,
-        }
-    }
-}
 
 /// A change to tell of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +51,8 @@ pub struct Drift {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
     total: f32,
-    /// It drifts, and this was told to be why.
-    told: Option<Suspect>,
+    /// The alarm is raised, and names this as the cause.
+    alarm: Option<Suspect>,
     /// Wrong answers in a row that spoke for another one.
     others: u8,
 }
@@ -145,12 +108,12 @@ impl Drift {
         changes.into_iter().flatten()
     }
 
-    /// What is known without any answer: a replica that was told to keep no cache, say.
+    /// What is known without any answer: an engine that says that it keeps no cache, say.
     pub fn hint(&mut self, kind: Kind, hints: Hints) -> Option<Change> {
         let suspect = suspect::name(kind, &self.evidence, &self.counts, hints);
         let sum = self.sums.get_mut(kind as usize)?;
         sum.total = MOST;
-        sum.tell(kind, suspect)
+        sum.raise(kind, suspect)
     }
 
     /// Whether an alarm had better wait until prompts' tokens were counted: why, they tell.
@@ -162,7 +125,7 @@ impl Drift {
     ) -> bool {
         let due = Kind::ALL.iter().zip(&self.sums).zip(shares).any(|((kind, sum), share)| {
             kind.is_fault()
-                && sum.told.is_none()
+                && sum.alarm.is_none()
                 && share.is_some_and(|share| sum.total + share - kind.usual() >= LIMIT)
         });
         let waits = due
@@ -178,12 +141,12 @@ impl Drift {
     /// they can.
     pub fn is_in_doubt(&self) -> bool {
         let faults = Kind::ALL.iter().zip(&self.sums).filter(|(kind, _)| kind.is_fault());
-        faults.into_iter().any(|(_, sum)| sum.told.is_none() && sum.total >= DOUBT)
+        faults.into_iter().any(|(_, sum)| sum.alarm.is_none() && sum.total >= DOUBT)
     }
 
     /// Whether there is anything to remember of its sums.
     pub fn is_calm(&self) -> bool {
-        self.sums.iter().all(|sum| sum.total == 0.0 && sum.told.is_none())
+        self.sums.iter().all(|sum| sum.total == 0.0 && sum.alarm.is_none())
     }
 
     /// Whether it drifts this way.
@@ -191,9 +154,9 @@ impl Drift {
         self.suspect(kind).is_some()
     }
 
-    /// What was told to be the cause, where it drifts this way.
+    /// The cause that its alarm names, where it drifts this way.
     pub fn suspect(&self, kind: Kind) -> Option<Suspect> {
-        self.sums.get(kind as usize)?.told
+        self.sums.get(kind as usize)?.alarm
     }
 
     /// Whether a forecast held of late, and none went wrong.
@@ -205,7 +168,7 @@ impl Drift {
     fn encode(&self, bytes: &mut Vec<u8>) {
         for sum in &self.sums {
             put_f32(bytes, sum.total);
-            bytes.push(sum.told.map_or(0, |suspect| suspect as u8 + 1));
+            bytes.push(sum.alarm.map_or(0, |suspect| suspect as u8 + 1));
             bytes.push(sum.others);
         }
         self.counts.encode(bytes);
@@ -217,7 +180,7 @@ impl Drift {
         let mut sums = [Sum::default(); 4];
         for sum in &mut sums {
             sum.total = from.f32(MOST)?;
-            sum.told = match from.u8()? {
+            sum.alarm = match from.u8()? {
                 0 => None,
                 place => Some(*Suspect::ALL.get(usize::from(place) - 1)?),
             };
@@ -243,14 +206,14 @@ fn shares(seen: &Observation) -> [Option<f32>; 4] {
         Some(broken) => (Some(broken), Some(0.0)),
         None => (None, None),
     };
-    let surprise = match after.told {
+    let surprise = match after.came {
         // Its event was on its way.
         Some(true) => 0.0,
         Some(false) => share(actual.saturating_sub(expected), actual),
         None => share(actual.saturating_sub(expected.max(seen.hoped)), actual),
     };
     // One event is proof that they come.
-    let unannounced = match after.told {
+    let unannounced = match after.came {
         Some(false) if !after.announced => (actual <= expected).then_some(1.0),
         Some(_) => Some(-MOST),
         None => None,
@@ -261,29 +224,29 @@ fn shares(seen: &Observation) -> [Option<f32>; 4] {
 impl Sum {
     fn add(&mut self, kind: Kind, share: f32, suspect: Suspect, waits: bool) -> Option<Change> {
         self.total = (self.total + share - kind.usual()).clamp(0.0, MOST);
-        match self.told {
+        match self.alarm {
             Some(_) if self.total <= CALM => {
-                (self.told, self.others) = (None, 0);
+                (self.alarm, self.others) = (None, 0);
                 Some(Change::Ended(kind))
             }
-            Some(told) if share > 0.0 => {
-                self.others = if told == suspect { 0 } else { self.others.saturating_add(1) };
+            Some(named) if share > 0.0 => {
+                self.others = if named == suspect { 0 } else { self.others.saturating_add(1) };
                 if self.others < OTHERS {
                     return None;
                 }
-                (self.told, self.others) = (Some(suspect), 0);
+                (self.alarm, self.others) = (Some(suspect), 0);
                 Some(Change::Renamed(kind, suspect))
             }
-            None if self.total >= LIMIT && !waits => self.tell(kind, suspect),
+            None if self.total >= LIMIT && !waits => self.raise(kind, suspect),
             _ => None,
         }
     }
 
-    fn tell(&mut self, kind: Kind, suspect: Suspect) -> Option<Change> {
-        if self.told == Some(suspect) {
+    fn raise(&mut self, kind: Kind, suspect: Suspect) -> Option<Change> {
+        if self.alarm == Some(suspect) {
             return None;
         }
-        let before = self.told.replace(suspect);
+        let before = self.alarm.replace(suspect);
         self.others = 0;
         Some(match before {
             None => Change::Began(kind, suspect),

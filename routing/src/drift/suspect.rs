@@ -1,8 +1,8 @@
 //! Why map and engine drift apart: the precondition to look at first.
 
-use super::Kind;
 use super::counts::Counts;
 use super::evidence::Evidence;
+use super::kind::Kind;
 
 /// The precondition to look at first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,7 +83,7 @@ impl Table {
         self.all.entry(id).or_default().hint(Kind::Unannounced, hints)
     }
 
-    /// Whether that was told.
+    /// Whether that hint stands.
     pub fn is_hinted(&self, replica: u64) -> bool {
         self.all.contains_key(&Id { model: 0, replica })
     }

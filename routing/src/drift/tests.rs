@@ -1,3 +1,5 @@
+//! When an alarm is raised, what it names as the cause, and when it ends.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -8,7 +10,7 @@ fn seen(expected: u32, actual: u32) -> Observation {
 }
 
 fn after(told: bool, announced: bool) -> After {
-    After { told: Some(told), announced, removed: false }
+    After { came: Some(told), announced, removed: false }
 }
 
 /// Answers until something changes.
@@ -266,7 +268,7 @@ fn any_observation() -> impl Strategy<Value = Observation> {
             their_prompt,
             asked: [Asked::Ids, Asked::Text, Asked::Chat][usize::from(asked)],
             turns,
-            after: After { told: after.0, announced: after.1, removed: after.2 },
+            after: After { came: after.0, announced: after.1, removed: after.2 },
         },
     )
 }
@@ -323,7 +325,7 @@ proptest! {
         let mut drift = Drift::default();
         for (expected, actual, announced) in answers {
             let told = (actual > expected).then_some(true);
-            let after = After { told, announced, removed: actual < expected };
+            let after = After { came: told, announced, removed: actual < expected };
             let seen = Observation { after, ..seen(expected, actual) };
             for change in drift.observe(&seen, Hints::default()) {
                 let evicted = matches!(

@@ -4,15 +4,17 @@
 //! that its engine can't survive would so take down one engine after the other. What is known of such
 //! prompts is one [`Table`] of bounded size, which the workers of an Envoy share.
 
+mod client;
 mod naming;
 mod table;
 
 use serde::Deserialize;
 
+pub use client::client_of;
 pub use naming::{Naming, Prompt, Secret};
 pub use table::{Death, MOST_ENGINES, Table, Verdict};
 
-use crate::decision::Refusal;
+use crate::decision::refusal::Refusal;
 
 /// When a prompt is refused, and for how long.
 #[derive(Clone, Debug, Deserialize)]
@@ -32,15 +34,12 @@ impl Default for Poison {
 }
 
 impl Poison {
-    /// The code of [`Poison::refusal`].
-    pub const CODE: &'static str = "poison";
-
     /// The answer to such a prompt. It says nothing of when to try again: clients would do so.
     pub fn refusal() -> Refusal {
         Refusal {
             status: 422,
             kind: "invalid_request_error",
-            code: Self::CODE,
+            code: Refusal::PROMPT_KILLS_ENGINES,
             message: "More than one engine failed while it processed this very request, so it is \
                       refused for a while. Don't retry it: change the request, or report it to \
                       the operator of this gateway."

@@ -59,9 +59,9 @@ impl Naming {
 
     /// One of whose body only the start is looked at, and its length where the client tells it.
     pub fn start(&self, start: &[u8], length: Option<u64>) -> Prompt {
-        let told = [u8::from(length.is_some())];
+        let known = [u8::from(length.is_some())];
         let length = length.unwrap_or(0).to_le_bytes();
-        let parts = [&self.digest.of(start).to_le_bytes()[..], &told, &length].concat();
+        let parts = [&self.digest.of(start).to_le_bytes()[..], &known, &length].concat();
         Prompt { id: self.digest.of(&parts), whole: false }
     }
 

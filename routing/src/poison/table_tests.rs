@@ -1,3 +1,5 @@
+//! When a prompt is suspected, refused and cleared.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use super::zone::{could_mean, loose, says_nothing};
 use super::{Policy, PolicyError, Zone};
 use crate::poison::MOST_ENGINES;
-use crate::residency::{could_mean, loose, says_nothing};
 
 impl Policy {
     /// Checks that names resolve, numbers make sense and no zone reaches outside itself.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its field.
+    /// When something is wrong: [`PolicyError`], the first thing that is, with its field.
     pub fn check(&self) -> Result<(), PolicyError> {
         let known_region = |field: String, name: &String| {
             if self.regions.contains_key(name) {

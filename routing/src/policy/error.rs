@@ -1,6 +1,6 @@
 //! Why a policy is refused.
 
-use crate::residency::Exclusion;
+use super::Exclusion;
 
 /// Why a policy is refused. Each names the field.
 #[derive(Debug, PartialEq, thiserror::Error)]

@@ -7,6 +7,7 @@ mod check;
 mod error;
 #[cfg(test)]
 pub(crate) mod tests;
+mod zone;
 
 use std::collections::BTreeMap;
 
@@ -15,9 +16,9 @@ use serde::Deserialize;
 use crate::cost::CostModel;
 use crate::health::Ejection;
 use crate::poison::Poison;
-pub use crate::residency::{Region, Zone};
 pub use crate::zone_source::ZoneSource;
 pub use error::PolicyError;
+pub use zone::{Exclusion, Region, Zone};
 
 /// How many tokens of a prompt are fingerprinted, unless the configuration says otherwise.
 pub const PREFIX_TOKENS: usize = 131_072;
@@ -35,7 +36,7 @@ pub struct Policy {
     /// Residency rules, by name.
     pub zones: BTreeMap<String, Zone>,
     /// The names by which requests ask for models, by the model's name in `pools`. They hold beside
-    /// what the relay tells, and where it has told nothing (yet).
+    /// what the relay announces, and where it has announced nothing (yet).
     #[serde(default)]
     pub models: BTreeMap<String, ModelNames>,
     /// What a request asks for that names no model, where there are several: one of their names.
@@ -184,31 +185,6 @@ impl Policy {
     /// and of that model.
     pub fn files(&self, pool: &str, model: &str) -> bool {
         self.pools.get(pool).is_some_and(|pool| pool.model == model)
-    }
-
-    /// The zone's pools: those that have a cluster and whose region it admits. Asked again here,
-    /// though the policy was checked: residency is worth asking twice.
-    pub fn pools_of<'a>(
-        &'a self,
-        zone: &'a Zone,
-    ) -> impl Iterator<Item = (&'a str, &'a Pool, &'a Region, &'a str)> {
-        zone.clusters.iter().filter_map(|(name, cluster)| {
-            let (name, pool) = self.pools.get_key_value(name)?;
-            let region = self.regions.get(&pool.region)?;
-            let inside = zone.admits(&pool.region, region);
-            inside.then_some((name.as_str(), pool, region, cluster.as_str()))
-        })
-    }
-
-    /// The models of the zone's pools, each once.
-    pub fn models_of<'a>(&'a self, zone: &'a Zone) -> Vec<&'a str> {
-        let mut models: Vec<&str> = Vec::new();
-        for (_, pool, ..) in self.pools_of(zone) {
-            if !models.contains(&pool.model.as_str()) {
-                models.push(&pool.model);
-            }
-        }
-        models
     }
 }
 

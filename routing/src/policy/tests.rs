@@ -1,3 +1,5 @@
+//! What a policy is refused for.
+
 use serde_json::json;
 
 use super::*;

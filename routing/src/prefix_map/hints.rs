@@ -1,8 +1,7 @@
 //! What searches for like prompts found, so that the next one looks there early.
 
+use super::{First, Matches};
 use crate::fingerprint::Key;
-
-use super::lookup::Matches;
 
 /// Blocks that have to be alike for prompts to be like: a system prompt's first 256 tokens.
 const DEPTH: usize = 16;
@@ -10,9 +9,6 @@ const DEPTH: usize = 16;
 /// How long it counts who holds the first block, where somebody holds far more: what others have of
 /// a prompt, that hold less than that, changes little.
 const FIRST_MS: u64 = 100;
-
-/// Holders of a first block that are remembered.
-const MOST_FIRST: usize = 8;
 
 /// What is known of like prompts. The default is nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,27 +25,6 @@ impl Hint {
     /// That the best match may well end there.
     pub fn at(blocks: u32) -> Self {
         Self { blocks, first: None }
-    }
-}
-
-/// A few replicas' slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct First {
-    slots: [u16; MOST_FIRST],
-    count: u32,
-}
-
-impl First {
-    /// `None` for too many.
-    pub fn of(slots: &[u16]) -> Option<Self> {
-        let mut first = Self { count: slots.len() as u32, ..Self::default() };
-        first.slots.get_mut(..slots.len())?.copy_from_slice(slots);
-        Some(first)
-    }
-
-    /// In the order in which they were given.
-    pub fn slots(&self) -> &[u16] {
-        self.slots.get(..self.count as usize).unwrap_or_default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The longest match of every replica at once.
 
-use super::{Ends, First, Hint, Layout, Store, bucket, ends};
+use super::{Ends, First, Hint, Layout, Match, Matches, Store, bucket, ends};
 use crate::fingerprint::Key;
 
 /// Most buckets that one search reads: a search is work on a proxy's worker thread.
@@ -8,43 +8,6 @@ const MOST_PROBES: u32 = 96;
 
 /// What doesn't matter is sought to about this part of the prompt.
 const ABOUT: usize = 8;
-
-/// How far one replica holds a prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Match {
-    /// The replica.
-    pub slot: u16,
-    /// Blocks of 16 tokens from the start of the prompt.
-    pub blocks: u32,
-}
-
-/// What a search found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matches {
-    /// Replicas that hold at least the first block, by slot.
-    pub found: Vec<Match>,
-    /// Buckets read.
-    pub probes: u32,
-    /// Who holds the first block, wanted or not, where that was read beside a deeper one and they are
-    /// few.
-    pub first: Option<First>,
-}
-
-impl Matches {
-    /// Blocks that the replica holds.
-    pub fn blocks(&self, slot: u16) -> u32 {
-        self.found
-            .binary_search_by_key(&slot, |m| m.slot)
-            .ok()
-            .and_then(|at| self.found.get(at))
-            .map_or(0, |m| m.blocks)
-    }
-
-    /// Blocks that the replica holds that holds most.
-    pub fn deepest(&self) -> u32 {
-        self.found.iter().map(|m| m.blocks).max().unwrap_or(0)
-    }
-}
 
 /// Whose matches are sought.
 pub trait Wanted {

@@ -10,12 +10,14 @@ mod bucket;
 mod ends;
 mod hints;
 mod lookup;
+mod matches;
 mod writer;
 
 pub use bucket::Layout;
 pub use ends::Ends;
-pub use hints::{First, Hint, Hints};
-pub use lookup::{Lookup, Match, Matches, Wanted, find};
+pub use hints::{Hint, Hints};
+pub use lookup::{Lookup, Wanted, find};
+pub use matches::{First, Match, Matches};
 pub use writer::{Applied, Writer};
 
 /// Where buckets lie.
@@ -26,13 +28,13 @@ pub trait Store {
     /// The bucket's bytes; `None` if it was never written.
     ///
     /// # Errors
-    /// The store's own.
+    /// When the store can't be read: a search then takes the bucket for empty.
     fn get(&self, bucket: u32) -> Result<Option<Vec<u8>>, Self::Error>;
 
     /// Replaces the bucket.
     ///
     /// # Errors
-    /// The store's own.
+    /// When the store can't be written: the bucket is as it was.
     fn set(&mut self, bucket: u32, value: &[u8]) -> Result<(), Self::Error>;
 }
 

@@ -1,3 +1,5 @@
+//! What searches find, and what writers change.
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +70,7 @@ fn all(store: &Memory, keys: &[Key]) -> Vec<(u16, u32)> {
 }
 
 #[test]
-fn golden_bucket() {
+fn a_golden_bucket_never_changes() {
     let mut store = Memory::default();
     let key = Key(*b"\x01\x02\x03\x04\x05\x06\x07\x08\x2a\0\0\0\0\0\0\0");
     hold(&mut store, 7, 3, &[key]);

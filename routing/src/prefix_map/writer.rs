@@ -35,7 +35,7 @@ impl Writer {
     /// is left of a length that is no multiple of 16 is ignored.
     ///
     /// # Errors
-    /// The store's, from reading a bucket; the key is then left out.
+    /// When a bucket can't be read; its key and those after it are then left out.
     pub fn change<S: Store>(
         &mut self,
         store: &S,
@@ -57,8 +57,8 @@ impl Writer {
     /// Writes what was taken since the last flush.
     ///
     /// # Errors
-    /// The store's; the buckets that were not written yet are then lost, and the map has to be
-    /// filled again from a snapshot.
+    /// When a bucket can't be written: those that were not written yet are then lost, and the map has to
+    /// be filled again from a snapshot.
     pub fn flush<S: Store>(&mut self, store: &mut S) -> Result<Applied, S::Error> {
         for (number, bucket) in std::mem::take(&mut self.open) {
             let (bytes, evicted) = bucket.write(self.generation, self.layout.bucket_bytes);
@@ -71,7 +71,7 @@ impl Writer {
     /// Frees what dead slots hold in the given buckets.
     ///
     /// # Errors
-    /// The store's.
+    /// When a bucket can't be read or written: those after it are then as they were.
     pub fn sweep<S: Store>(
         &self,
         store: &mut S,

@@ -11,7 +11,7 @@
 //!
 //! (vLLM: `entrypoints/openai/responses/protocol.py`, `entrypoints/anthropic/serving.py`; SGLang:
 //! `srt/entrypoints/openai/protocol.py`, `srt/entrypoints/anthropic/serving.py`.) So of chats and
-//! completions the last bytes are kept and looked into when the answer has ended ([`Tail`]), and of
+//! completions the last bytes are kept and read when the answer has ended ([`Tail`]), and of
 //! the others every byte is followed ([`Scan`]).
 
 mod object;
@@ -40,6 +40,17 @@ pub enum Reported {
     Null,
     /// So many.
     Tokens(u32),
+}
+
+impl Reported {
+    /// Tokens that were cached, as far as that can be known. Engines may say nothing where nothing was
+    /// cached: `silence_is_none` of one that tells of cached tokens where there are some.
+    pub fn tokens(self, silence_is_none: bool) -> Option<u32> {
+        match self {
+            Self::Tokens(tokens) => Some(tokens),
+            Self::Null | Self::Absent => silence_is_none.then_some(0),
+        }
+    }
 }
 
 /// Answers of engines, as their tests need them.

@@ -1,12 +1,12 @@
 //! Requests that engines failed to answer: whose fault that may be, and what engines died of.
 
-use warmpath_routing::health::Cause;
+use warmpath_routing::health::{Cause, Ending};
 use warmpath_routing::poison::{Death, Poison};
 use warmpath_routing::view::ReplicaState;
 
 use super::{Decided, Dispatch};
 use crate::host::HostError;
-use crate::router::ending::{Client, Ending};
+use crate::router::client::Client;
 use crate::router::suspects::{Doubtful, Refused};
 use crate::router::ticket::{Answer, Ticket};
 use crate::shared::Data;

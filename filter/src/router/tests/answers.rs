@@ -1,7 +1,7 @@
 //! What answers teach: who fails, how busy engines are, whether forecasts hold.
 
 use super::*;
-use crate::router::ending::Client;
+use crate::router::client::Client;
 
 pub(super) fn answer(status: u16, endpoint: &str, attempts: usize) -> Answer {
     Answer {

@@ -1,7 +1,9 @@
 //! Prompts that kill engines, and engines that are not to be ejected for what a request did.
 
+use warmpath_routing::health::Ending;
+
 use super::*;
-use crate::router::ending::{Client, Ending};
+use crate::router::client::Client;
 
 const BODY: &[u8] = br#"{"model": "demo", "prompt": "Nobody lives through this one."}"#;
 

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use warmpath_routing::drift::{After, Id, Observation};
-use warmpath_routing::fingerprint::Key;
-use warmpath_routing::tally::Tallies;
-
-use super::ticket::Dispute;
+use super::forecast::NextBlock;
+use super::observation::{After, Observation};
+use super::table::Id;
+use crate::fingerprint::Key;
+use crate::tally::Tallies;
 
 /// Answers that are followed at a time; and such of one replica of which nothing was cached, nor
 /// expected to be.
@@ -24,15 +24,20 @@ const CALM_MS: u64 = 5_000;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Answered {
-    pub(super) id: Id,
-    pub(super) model: String,
-    pub(super) endpoint: String,
-    pub(super) seen: Observation,
+pub struct Answered {
+    /// Model and replica.
+    pub id: Id,
+    /// The model's name, for a log.
+    pub model: String,
+    /// The replica's endpoint, for a log.
+    pub endpoint: String,
+    /// What it shows.
+    pub seen: Observation,
 }
 
-/// What there is to look at. Times are in milliseconds since 1970.
-pub(super) trait Look {
+/// What an answer is compared with afterwards: the map as it is by then. Times are in milliseconds since
+/// 1970.
+pub trait MapView {
     /// The slot of a replica now; `None` of one that is no more.
     fn slot(&self, replica: u64) -> Option<u16>;
 
@@ -43,9 +48,11 @@ pub(super) trait Look {
     fn tallies(&self) -> Tallies;
 }
 
+/// One that is followed.
+#[derive(Debug)]
 struct Pending {
     answered: Answered,
-    dispute: Dispute,
+    next: NextBlock,
     sent_ms: u64,
     /// Until when to look; set when it is looked for the first time.
     until_ms: Option<u64>,
@@ -57,11 +64,11 @@ impl Pending {
     }
 
     /// What became of it; `None` where that isn't known yet.
-    fn outcome(&mut self, look: &impl Look, tallies: &Tallies, now_ms: u64) -> Option<Outcome> {
+    fn outcome(&mut self, map: &impl MapView, tallies: &Tallies, now_ms: u64) -> Option<Outcome> {
         let over = now_ms >= *self.until_ms.get_or_insert(now_ms.saturating_add(EVENT_MS));
         let Observation { expected, actual, their_prompt, .. } = self.answered.seen;
-        let slot = self.dispute.slot;
-        let Some(slot_now) = look.slot(self.answered.id.replica) else { return Some(None) };
+        let slot = self.next.slot;
+        let Some(slot_now) = map.slot(self.answered.id.replica) else { return Some(None) };
         let tally = tallies.of(slot);
         let since_sent = |at_ms: u64| at_ms > 0 && at_ms >= self.sent_ms;
         if actual < expected {
@@ -72,17 +79,17 @@ impl Pending {
             // Its cache was emptied, or is another's: what it held doesn't show any more.
             return Some(None);
         }
-        let key = self.dispute.key?;
-        if look.holds(slot, key) {
-            return Some(Some(After { told: Some(true), announced: true, removed: false }));
+        let key = self.next.key?;
+        if map.holds(slot, key) {
+            return Some(Some(After { came: Some(true), announced: true, removed: false }));
         }
         let computed = their_prompt.map_or(0, |prompt| prompt.saturating_sub(actual));
-        let announced = if computed >= self.dispute.block_tokens {
+        let announced = if computed >= self.next.block_tokens {
             since_sent(tally.held_ms)
         } else {
             tally.held_ms > 0
         };
-        over.then_some(Some(After { told: Some(false), announced, removed: false }))
+        over.then_some(Some(After { came: Some(false), announced, removed: false }))
     }
 }
 
@@ -90,25 +97,21 @@ impl Pending {
 type Outcome = Option<After>;
 
 /// Answers that are followed.
-#[derive(Default)]
-pub(super) struct Aftermath {
+#[derive(Debug, Default)]
+pub struct Aftermath {
     pending: Vec<Pending>,
     /// Until when events of a replica count as coming.
     calm_until: BTreeMap<u64, u64>,
 }
 
 impl Aftermath {
-    /// Takes an answer that is to be followed; gives it back if there is nothing to follow.
-    pub(super) fn take(
-        &mut self,
-        answered: Answered,
-        dispute: Dispute,
-        sent_ms: u64,
-    ) -> Option<Answered> {
+    /// Takes an answer that is to be followed; gives it back if there is nothing to follow. `next`: where
+    /// the map's promise ended when it was decided, at `sent_ms`.
+    pub fn take(&mut self, answered: Answered, next: NextBlock, sent_ms: u64) -> Option<Answered> {
         let Observation { expected, actual, .. } = answered.seen;
         // Of what an engine had cached, or has computed.
-        let looks = dispute.key.is_some() && (actual <= expected || dispute.tokens <= actual);
-        let pending = Pending { answered, dispute, sent_ms, until_ms: None };
+        let looks = next.key.is_some() && (actual <= expected || next.tokens <= actual);
+        let pending = Pending { answered, next, sent_ms, until_ms: None };
         let replica = pending.answered.id.replica;
         let follows = if pending.is_cold() {
             let of_it = |it: &&Pending| it.answered.id.replica == replica && it.is_cold();
@@ -128,15 +131,15 @@ impl Aftermath {
     }
 
     /// Looks again, and gives those of which is known what became of them.
-    pub(super) fn settle(&mut self, look: &impl Look, now_ms: u64) -> Vec<Answered> {
+    pub fn settle(&mut self, map: &impl MapView, now_ms: u64) -> Vec<Answered> {
         if self.pending.is_empty() {
             return Vec::new();
         }
-        let tallies = look.tallies();
+        let tallies = map.tallies();
         let mut settled = Vec::new();
         let calm_until = &mut self.calm_until;
         self.pending.retain_mut(|pending| {
-            let Some(outcome) = pending.outcome(look, &tallies, now_ms) else { return true };
+            let Some(outcome) = pending.outcome(map, &tallies, now_ms) else { return true };
             if let Some(after) = outcome {
                 if after.announced {
                     calm_until.insert(pending.answered.id.replica, now_ms + CALM_MS);
@@ -150,17 +153,18 @@ impl Aftermath {
     }
 
     /// Whether the map still lacks, a tick after its answer, what an engine had cached.
-    pub(super) fn is_in_doubt(&self) -> bool {
+    pub fn is_in_doubt(&self) -> bool {
         let lacks = |it: &Pending| it.until_ms.is_some() && !it.is_cold();
         self.pending.iter().any(lacks)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether none is followed.
+    pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
     /// The map says nothing now, or something else.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.pending.clear();
         self.calm_until.clear();
     }
@@ -176,7 +180,7 @@ mod tests {
         tallies: Tallies,
     }
 
-    impl Look for World {
+    impl MapView for World {
         fn slot(&self, _: u64) -> Option<u16> {
             self.slot
         }
@@ -204,8 +208,8 @@ mod tests {
         }
     }
 
-    const DISPUTE: Dispute =
-        Dispute { slot: 1, key: Some(Key([0; 16])), tokens: 128, block_tokens: 16 };
+    const NEXT: NextBlock =
+        NextBlock { slot: 1, key: Some(Key([0; 16])), tokens: 128, block_tokens: 16 };
 
     /// What is known of one answer when its replica's events last told of the slot at those times.
     fn after(answer: Answered, held_ms: u64, lost_ms: u64, at_ms: u64) -> Vec<After> {
@@ -214,7 +218,7 @@ mod tests {
         tallies.changed(1, true, false, lost_ms);
         let world = World { slot: Some(1), held: false, tallies };
         let mut aftermath = Aftermath::default();
-        assert_eq!(aftermath.take(answer, DISPUTE, 1_000), None);
+        assert_eq!(aftermath.take(answer, NEXT, 1_000), None);
         assert!(!aftermath.is_in_doubt());
         let mut settled = aftermath.settle(&world, 1_050);
         settled.extend(aftermath.settle(&world, at_ms));
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(after(answered(800, 0), 2_000, 999, 1_800), [After::default()]);
         // All of its cache went: it has another slot.
         let mut aftermath = Aftermath::default();
-        aftermath.take(answered(800, 0), DISPUTE, 1_000);
+        aftermath.take(answered(800, 0), NEXT, 1_000);
         let world = World { slot: Some(2), held: false, tallies: Tallies::default() };
         let settled = aftermath.settle(&world, 1_050);
         assert_eq!(settled.first().unwrap().seen.after, gone);
@@ -237,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_came_into_the_map_since_tells_other_names_from_lost_events() {
-        let unnamed = After { told: Some(false), announced: true, removed: false };
+        let unnamed = After { came: Some(false), announced: true, removed: false };
         let lost = After { announced: false, ..unnamed };
         for (seen, held_ms, expected) in [
             (answered(0, 800), 1_001, unnamed),
@@ -251,13 +255,13 @@ mod tests {
             assert_eq!(after(seen.clone(), held_ms, 0, 1_800), [expected], "{seen:?}");
         }
         let mut aftermath = Aftermath::default();
-        aftermath.take(answered(0, 800), DISPUTE, 1_000);
+        aftermath.take(answered(0, 800), NEXT, 1_000);
         let mut world = World { slot: Some(1), held: false, tallies: Tallies::default() };
         assert_eq!(aftermath.settle(&world, 1_050), []);
         assert!(aftermath.is_in_doubt());
         world.held = true;
         let settled = aftermath.settle(&world, 1_100);
-        let came = After { told: Some(true), announced: true, removed: false };
+        let came = After { came: Some(true), announced: true, removed: false };
         assert_eq!(settled.first().unwrap().seen.after, came);
         assert!(aftermath.is_empty());
     }
@@ -265,20 +269,20 @@ mod tests {
     #[test]
     fn what_can_not_be_looked_up_is_given_back_and_no_more_is_kept_than_that() {
         let mut aftermath = Aftermath::default();
-        let none = Dispute { key: None, ..DISPUTE };
-        for (answer, dispute) in [
-            (answered(800, 800), DISPUTE),
+        let none = NextBlock { key: None, ..NEXT };
+        for (answer, next) in [
+            (answered(800, 800), NEXT),
             (answered(0, 800), none),
-            (answered(0, 112), DISPUTE),
+            (answered(0, 112), NEXT),
             (answered(0, 0), none),
         ] {
-            assert_eq!(aftermath.take(answer.clone(), dispute, 1_000), Some(answer));
+            assert_eq!(aftermath.take(answer.clone(), next, 1_000), Some(answer));
         }
         for n in 0..20 {
-            assert_eq!(aftermath.take(answered(0, 0), DISPUTE, 1_000).is_some(), n >= MOST_COLD);
+            assert_eq!(aftermath.take(answered(0, 0), NEXT, 1_000).is_some(), n >= MOST_COLD);
         }
         for _ in 0..1_000 {
-            assert_eq!(aftermath.take(answered(0, 800), DISPUTE, 1_000), None);
+            assert_eq!(aftermath.take(answered(0, 800), NEXT, 1_000), None);
         }
         assert_eq!(aftermath.pending.len(), MOST);
         let world = World { slot: None, held: true, tallies: Tallies::default() };
@@ -286,9 +290,9 @@ mod tests {
         assert!(aftermath.is_empty());
         // Once its events are known to come, nobody looks for a while whether they do.
         let world = World { slot: Some(1), ..world };
-        aftermath.take(answered(0, 0), DISPUTE, 1_000);
+        aftermath.take(answered(0, 0), NEXT, 1_000);
         assert_eq!(aftermath.settle(&world, 1_050).len(), 1);
-        assert!(aftermath.take(answered(0, 0), DISPUTE, 1_060).is_some());
-        assert!(aftermath.take(answered(0, 0), DISPUTE, 1_050 + CALM_MS).is_none());
+        assert!(aftermath.take(answered(0, 0), NEXT, 1_060).is_some());
+        assert!(aftermath.take(answered(0, 0), NEXT, 1_050 + CALM_MS).is_none());
     }
 }

@@ -1,3 +1,5 @@
+//! Which regions a zone's rule admits, and which no rule that could mean them.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -54,21 +56,6 @@ fn a_region_that_does_not_say_who_runs_it_is_admitted_only_where_nobody_asks() {
     assert_eq!(asking(deny), Err(Exclusion::NoOperator));
     // A list of empty names is no way round it; a checked policy has none.
     assert_eq!(asking(Zone { operators: list(&[""]), ..all() }), Err(Exclusion::NoOperator));
-}
-
-#[test]
-fn a_claim_that_maps_to_nothing_is_no_zone() {
-    let policy: Policy = serde_json::from_value(two_regions()).unwrap();
-    let mut zones = policy.zones;
-    // Even where nobody checked that a zone has a name.
-    zones.insert(String::new(), zones["global"].clone());
-    let of = |default, claim| zone_of(&zones, default, claim).map(|(name, _)| name);
-    assert_eq!(of(None, Claim::Zone("eu")), Ok("eu"));
-    assert_eq!(of(None, Claim::Zone("EU")), Err(NoZone::Unknown));
-    assert_eq!(of(None, Claim::Silent), Err(NoZone::Missing));
-    assert_eq!(of(Some("global"), Claim::Silent), Ok("global"));
-    assert_eq!(of(Some("global"), Claim::Unmapped), Err(NoZone::Unknown));
-    assert_eq!(of(Some("global"), Claim::Zone("mars")), Err(NoZone::Unknown));
 }
 
 /// Spellings of three operators, one of which says nothing.

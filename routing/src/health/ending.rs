@@ -1,10 +1,8 @@
-//! How a request ended that no engine answered, or not to its end, as Envoy tells it.
-
-use crate::host;
+//! How a request ended, as Envoy tells it, and what that says of the replica.
 
 /// Why an upstream gave no (whole) answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Ending {
+pub enum Ending {
     /// It took no connection: the request never got there.
     NoConnection,
     /// It had the request and dropped it.
@@ -15,9 +13,9 @@ pub(super) enum Ending {
 }
 
 impl Ending {
-    /// By Envoy's response code details (`Filter::onUpstreamReset` in `source/common/router/router.cc`,
+    /// By Envoy's response code details, e.g. `upstream_reset_before_response_started{remote_reset}` (`Filter::onUpstreamReset` in `source/common/router/router.cc`,
     /// `Utility::resetReasonToString` in `source/common/http/utility.cc`).
-    pub(super) fn of(details: &str) -> Self {
+    pub fn of(details: &str) -> Self {
         let reset = |when: &str| {
             let rest = details.strip_prefix("upstream_reset_")?.strip_prefix(when)?;
             // Behind it may be what the transport said of it.
@@ -41,38 +39,20 @@ impl Ending {
     }
 }
 
-/// Who sent a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Client {
-    /// Envoy's number of the connection.
-    pub(super) connection: u64,
-    /// The address, less what one client can choose of it.
-    pub(super) address: String,
+/// Whether Envoy's response code details say that engines failed. A tripped circuit breaker (`…{overflow}`)
+/// is its own doing.
+pub fn engines_failed(details: &str) -> bool {
+    details.starts_with("upstream_") && !details.contains("overflow")
 }
 
-impl Client {
-    /// Of the stream of this callback. Two calls out of the VM: for what went wrong only.
-    pub(super) fn read() -> host::Result<Self> {
-        let address = host::property("source\0address")?.unwrap_or_default();
-        Ok(Self {
-            connection: host::number("connection\0id")?.unwrap_or(0),
-            address: place(&String::from_utf8_lossy(&address)),
-        })
-    }
+/// Whether an engine says by this status that it can't serve.
+pub fn is_overloaded(status: u16) -> bool {
+    matches!(status, 502..=504)
 }
 
-/// An address without its port, and of IPv6 the network: its hosts can take any of its addresses.
-fn place(address: &str) -> String {
-    use std::net::{IpAddr, SocketAddr};
-    let ip = address.parse::<SocketAddr>().map(|address| address.ip());
-    match ip.or_else(|_| address.parse::<IpAddr>()) {
-        Ok(IpAddr::V4(ip)) => ip.to_string(),
-        Ok(IpAddr::V6(ip)) => match ip.to_ipv4_mapped() {
-            Some(ip) => ip.to_string(),
-            None => format!("{:x}/64", ip.to_bits() >> 64),
-        },
-        Err(_) => address.to_owned(),
-    }
+/// Whether an engine that answers with this status has taken the request: it could, and would.
+pub fn is_taken(status: u16) -> bool {
+    status < 500 && status != 429
 }
 
 #[cfg(test)]
@@ -107,17 +87,28 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_where_it_can_not_help_being() {
-        for (address, expected) in [
-            ("10.0.0.1:80", "10.0.0.1"),
-            ("10.0.0.1", "10.0.0.1"),
-            ("[2001:db8:1:2:3::4]:80", "20010db800010002/64"),
-            ("2001:db8:1:2:ffff::", "20010db800010002/64"),
-            ("[::ffff:10.0.0.1]:7", "10.0.0.1"),
-            ("@socket", "@socket"),
-            ("", ""),
+    fn a_tripped_circuit_breaker_is_no_failure_of_engines() {
+        for (details, failed) in [
+            ("upstream_reset_before_response_started{remote_reset}", true),
+            ("upstream_response_timeout", true),
+            ("upstream_reset_before_response_started{overflow}", false),
+            ("via_upstream", false),
+            ("downstream_remote_disconnect", false),
+            ("", false),
         ] {
-            assert_eq!(place(address), expected, "{address}");
+            assert_eq!(engines_failed(details), failed, "{details}");
+        }
+    }
+
+    #[test]
+    fn an_engine_that_turns_a_request_away_has_not_taken_it() {
+        let of = |status| (is_taken(status), is_overloaded(status));
+        for status in [200, 400, 404, 422] {
+            assert_eq!(of(status), (true, false), "{status}");
+        }
+        assert_eq!((of(429), of(500)), ((false, false), (false, false)));
+        for status in [502, 503, 504] {
+            assert_eq!(of(status), (false, true), "{status}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Residency: which zone a request is in, and which regions may see it. Asked before anything else.
+//! Regions, and the zones' rules: which regions' hardware may see a zone's requests.
 //!
-//! This is the one place that decides it, for the filter, `check`, `explain` and `simulate`. Where a
-//! rule asks for something that a region does not say, or where a name could mean what is
-//! forbidden, the answer is no.
+//! Where a rule asks for something that a region does not say, or where a name could mean what is
+//! forbidden, the answer is no. Which zone a request is in, and where it may go by that, is decided in
+//! [`crate::decision::residency`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,7 +85,7 @@ impl Zone {
     /// Whether hardware in this region may see the zone's requests.
     ///
     /// # Errors
-    /// Why it may not.
+    /// When the rule keeps the region out: [`Exclusion`], the first thing in it that does.
     pub fn judge(&self, name: &str, region: &Region) -> Result<(), Exclusion> {
         let lists = |list: &[String], what: &str| list.iter().any(|listed| listed == what);
         let refuse = |why, refused: bool| if refused { Err(why) } else { Ok(()) };
@@ -116,45 +116,6 @@ impl Zone {
     pub(crate) fn is_unbounded(&self) -> bool {
         self.regions.is_empty() && self.jurisdictions.is_empty() && self.operators.is_empty()
     }
-}
-
-/// What the trusted sources say of a request's zone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Claim<'a> {
-    /// Nothing: the policy's default applies, if it has one.
-    #[default]
-    Silent,
-    /// A zone's name, which may be unknown.
-    Zone(&'a str),
-    /// A source had a value that it maps to no zone. That is no zone, whatever zones there are.
-    Unmapped,
-}
-
-/// Why a request is in no zone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoZone {
-    /// Nothing names one, and there is no default.
-    Missing,
-    /// What is named is none.
-    Unknown,
-}
-
-/// The zone that a claim stands for, with its name.
-///
-/// # Errors
-/// There is none: the request must be refused.
-pub fn zone_of<'a>(
-    zones: &'a BTreeMap<String, Zone>,
-    default: Option<&str>,
-    claim: Claim<'_>,
-) -> Result<(&'a str, &'a Zone), NoZone> {
-    let name = match claim {
-        Claim::Zone(name) => name,
-        Claim::Silent => default.ok_or(NoZone::Missing)?,
-        Claim::Unmapped => return Err(NoZone::Unknown),
-    };
-    let found = zones.get_key_value(name).ok_or(NoZone::Unknown)?;
-    Ok((found.0, found.1))
 }
 
 /// Whether a field that a rule asks for is not really there.

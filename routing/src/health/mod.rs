@@ -7,6 +7,10 @@
 //! prompt and once for the client's connection: nobody ejects a replica for all by sending the same
 //! again, nor many of its kind at once.
 
+mod ending;
+
+pub use ending::{Ending, engines_failed, is_overloaded, is_taken};
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
@@ -74,11 +78,11 @@ impl Track {
             Cause::Prompt(prompt) => (Some(prompt), None),
             Cause::Request { prompt, connection } => (Some(prompt), Some(connection)),
         };
-        let told = [(&mut self.prompts, prompt), (&mut self.connections, connection)];
-        if told.iter().any(|(known, name)| name.is_some_and(|name| known.contains(&name))) {
+        let names = [(&mut self.prompts, prompt), (&mut self.connections, connection)];
+        if names.iter().any(|(known, name)| name.is_some_and(|name| known.contains(&name))) {
             return false;
         }
-        for (known, name) in told {
+        for (known, name) in names {
             if known.len() >= REMEMBERED {
                 known.remove(0);
             }
