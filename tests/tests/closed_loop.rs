@@ -26,6 +26,45 @@ fn told(stack: &Stack) -> [u64; 3] {
 fn forecasts_hold_for_answers_and_for_streams() {
     let mut options = Options::quickstart().unwrap();
     options.engine_flags = ["--speedup", "20"].map(String::from).into();
+    forecasts_hold(options);
+}
+
+#[test]
+fn forecasts_hold_of_engines_that_give_back_a_block() {
+    let mut options = Options::quickstart().unwrap();
+    let flags = ["--speedup", "20", "--speculative-config", r#"{"method": "mtp"}"#];
+    options.engine_flags = flags.map(String::from).into();
+    let said = "adapters: []\n    speculative_config: { method: mtp }";
+    options.relay_edits = vec![("adapters: []".into(), said.into())];
+    forecasts_hold(options);
+}
+
+#[test]
+fn a_block_that_nobody_said_is_given_back_is_named() {
+    let mut options = Options::quickstart().unwrap();
+    let flags = ["--speedup", "20", "--speculative-config", r#"{"method": "mtp"}"#];
+    options.engine_flags = flags.map(String::from).into();
+    let stack = Stack::start(options).unwrap();
+    let client = stack.client();
+    // A block of 16 is much of a short prompt.
+    let ask = |question: usize| {
+        let prompt =
+            format!("Please tell me which of these is the eighth day of a week: {}", question % 3);
+        client.chat("eu", &prompt, "Say it in one word.").unwrap()
+    };
+    let mut asked = 0;
+    while stat(&stack, "drift_began") == 0 {
+        ask(asked);
+        asked += 1;
+        assert!(asked <= 4 * MOST, "never told");
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    let logs = stack.logs();
+    assert!(logs.contains("suspect block_size:"), "{logs}");
+}
+
+/// Chats whose answers say what was expected, and an alarm that keeps quiet.
+fn forecasts_hold(options: Options) {
     let stack = Stack::start(options).unwrap();
     let client = stack.client();
     let system = system_prompt("the closed loop");
