@@ -75,7 +75,7 @@ impl<'a> Asked<'a> {
                 match dir {
                     None => {
                         why =
-                            Some(format!("model {} has no directory with a tokenizer", model.name))
+                            Some(format!("model {} has no directory with a tokenizer", model.name));
                     }
                     Some(dir) => {
                         let in_model = || format!("in the model directory {}", dir.display());

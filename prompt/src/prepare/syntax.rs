@@ -28,7 +28,9 @@ pub(crate) fn visit<'t>(statement: &'t Stmt<'t>, see: &mut impl FnMut(Node<'t>))
             all(&node.false_body, see);
         }
         Stmt::WithBlock(node) => {
-            node.assignments.iter().for_each(|(_, value)| expression(value, see));
+            for (_, value) in &node.assignments {
+                expression(value, see);
+            }
             all(&node.body, see);
         }
         Stmt::Set(node) => expression(&node.expr, see),
@@ -54,11 +56,15 @@ pub(crate) fn visit<'t>(statement: &'t Stmt<'t>, see: &mut impl FnMut(Node<'t>))
 }
 
 fn all<'t>(statements: &'t [Stmt<'t>], see: &mut impl FnMut(Node<'t>)) {
-    statements.iter().for_each(|statement| visit(statement, see));
+    for statement in statements {
+        visit(statement, see);
+    }
 }
 
 fn expressions<'t>(nodes: &'t [Expr<'t>], see: &mut impl FnMut(Node<'t>)) {
-    nodes.iter().for_each(|node| expression(node, see));
+    for node in nodes {
+        expression(node, see);
+    }
 }
 
 fn optional<'t>(node: Option<&'t Expr<'t>>, see: &mut impl FnMut(Node<'t>)) {
@@ -89,9 +95,9 @@ fn expression<'t>(node: &'t Expr<'t>, see: &mut impl FnMut(Node<'t>)) {
         Expr::Call(node) => call(node, see),
         Expr::Slice(node) => {
             expression(&node.expr, see);
-            [&node.start, &node.stop, &node.step]
-                .into_iter()
-                .for_each(|bound| optional(bound.as_ref(), see));
+            for bound in [&node.start, &node.stop, &node.step] {
+                optional(bound.as_ref(), see);
+            }
         }
         Expr::UnaryOp(node) => expression(&node.expr, see),
         Expr::BinOp(node) => {
@@ -100,7 +106,9 @@ fn expression<'t>(node: &'t Expr<'t>, see: &mut impl FnMut(Node<'t>)) {
         }
         Expr::Compare(node) => {
             expression(&node.expr, see);
-            node.ops.iter().for_each(|step| expression(&step.expr, see));
+            for step in &node.ops {
+                expression(&step.expr, see);
+            }
         }
         Expr::IfExpr(node) => {
             expression(&node.test_expr, see);
