@@ -2,8 +2,11 @@
 //!
 //! Knows no stream: what comes in are the zone, the path and the body, and the time.
 
+mod answers;
 mod failures;
+mod lookups;
 mod stored;
+mod tick;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,31 +16,28 @@ use warmpath_routing::catalogue::{Wants, card, list, of_zone, resolve, retain_lo
 use warmpath_routing::decision::{
     Ask, Outcome, Refusal, Route, decide_stored, decide_with, refuse_model,
 };
-use warmpath_routing::drift::MapView;
 use warmpath_routing::fingerprint::Key;
-use warmpath_routing::health::Cause;
 use warmpath_routing::policy::Policy;
-use warmpath_routing::prefix_map::{Hint, Hints, Layout, Lookup, Matches, Wanted, find};
+use warmpath_routing::prefix_map::{Hints, Lookup};
 use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::{Claim, Zone, zone_of};
-use warmpath_routing::tally::Tallies;
 use warmpath_routing::traffic::Traffic;
-use warmpath_routing::usage::Usage;
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
 use super::fresher::Fresher;
 use super::metrics::Metrics;
 use super::pace::Pace;
-use super::prompts::{self, Loaded};
+use super::prompts;
 use super::recall::Recall;
 use super::sample::Sample;
 use super::stored::Stored;
 use super::suspects::Suspects;
-use super::ticket::{Answer, Named, Ticket};
+use super::ticket::Ticket;
 use super::view::View;
-use crate::shared::{self, Data, Ledgers, Map};
-use crate::{config, host};
+use crate::config;
+use crate::shared::{self, Data, Map};
+use lookups::{Buckets, Unread};
 
 /// A request, as far as it matters.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,8 @@ pub(super) struct Asked<'a> {
     pub(super) response: Option<&'a str>,
     /// The body's type, if it is a form.
     pub(super) form: Option<&'a [u8]>,
+    /// What the client says of the length of a body that is not read whole.
+    pub(super) content_length: Option<u64>,
     /// It can wait for others.
     pub(super) batch: bool,
     /// It may be held back here for a moment.
@@ -91,30 +93,39 @@ pub(super) struct Told {
 /// A worker's router, less the host.
 pub(super) struct Dispatch<D> {
     config: config::Router,
-    map: Map<D>,
+    pub(super) map: Map<D>,
     // Filled while the map is searched.
     hints: RefCell<Hints>,
-    view: View,
-    traffic: Traffic,
+    pub(super) view: View,
+    pub(super) traffic: Traffic,
     fresher: Fresher,
-    feedback: Feedback,
+    pub(super) feedback: Feedback,
     recall: Recall,
     suspects: Suspects,
     sample: Sample,
     pace: Pace,
     awaits: bool,
-    reader: Rc<RefCell<Reader>>,
+    pub(super) reader: Rc<RefCell<Reader>>,
     // The relay can know the policy's pools.
     told_pools: bool,
     // Replicas under a pool of another model, when it was last told.
     misfiled: u64,
     metrics: Metrics,
+    // Nanoseconds since 1970; none where the host refuses to say.
+    clock: fn() -> Option<u64>,
 }
 
 impl<D: Data> Dispatch<D> {
-    /// `id`: a random number, which names this worker's life.
-    pub(super) fn new(config: config::Router, data: D, id: u64) -> Self {
+    /// `id`: a random number, which names this worker's life. `clock`: nanoseconds since 1970, by which
+    /// it measures what its own work takes.
+    pub(super) fn new(
+        config: config::Router,
+        data: D,
+        id: u64,
+        clock: fn() -> Option<u64>,
+    ) -> Self {
         Self {
+            clock,
             pace: Pace::new(config.shell.refresh_ms),
             awaits: false,
             sample: Sample::default(),
@@ -138,179 +149,12 @@ impl<D: Data> Dispatch<D> {
         &self.metrics
     }
 
-    #[cfg(test)]
-    pub(super) fn data_mut(&mut self) -> &mut D {
-        &mut self.map.0
-    }
-
-    #[cfg(test)]
-    pub(super) fn load_one(&self) -> Loaded {
-        prompts::load_one(&mut self.reader.borrow_mut(), &self.view, &self.map.0, 0)
-    }
-
-    #[cfg(test)]
-    pub(super) fn totals(&self, now_ms: u64) -> warmpath_routing::traffic::Totals {
-        self.traffic.totals(now_ms)
-    }
-
-    /// Replicas that lack what was expected, and that hold what was not.
-    #[cfg(test)]
-    pub(super) fn drifting(&self) -> [usize; 2] {
-        use warmpath_routing::drift::Kind;
-        let table = self.feedback.drifts.table();
-        [Kind::Missing, Kind::Surprise].map(|kind| table.drifting(kind))
-    }
-
-    #[cfg(test)]
-    pub(super) fn suspected(&self, suspect: warmpath_routing::drift::Suspect) -> usize {
-        self.feedback.drifts.table().suspected(suspect)
-    }
-
-    #[cfg(test)]
-    pub(super) fn names(&self) -> &[u64] {
-        &self.view.names
-    }
-
-    #[cfg(test)]
-    pub(super) fn world(&self) -> &World {
-        &self.view.world
-    }
-
-    /// Pools of which prices were learned.
-    #[cfg(test)]
-    pub(super) fn learned(&self) -> usize {
-        self.feedback.prices.len()
-    }
-
     /// Whether bodies are awaited, which ticks look after.
     pub(super) fn awaits(&mut self, awaits: bool) {
         if awaits && !self.awaits {
             self.pace.stir();
         }
         self.awaits = awaits;
-    }
-
-    /// Looks around, and loads at most one model.
-    pub(super) fn tick(&mut self, now_ms: u64) {
-        self.look_around(now_ms);
-        self.tell_pools();
-        self.tell_misfiled();
-        if let Err(error) = self.recall.tell(&mut self.map.0) {
-            self.metrics.host_errors.add(1);
-            log::error!("router: {error}");
-        }
-        self.metrics.totals(self.traffic.totals(now_ms));
-        self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
-        self.sample.tick(now_ms);
-        let mut reader = self.reader.borrow_mut();
-        let memo_bytes = self.config.shell.memo_bytes;
-        let loaded = prompts::load_one(&mut reader, &self.view, &self.map.0, memo_bytes);
-        match &loaded {
-            Loaded::Nothing => {}
-            Loaded::Ready(name) => {
-                let ms = host::now_ms().saturating_sub(now_ms);
-                log::info!("router: tokenizer of {name} loaded in {ms} ms");
-            }
-            Loaded::Refused(name, why) => {
-                self.metrics.models_refused.add(1);
-                log::error!("router: {name} is routed without looking into prompts: {why}");
-            }
-        }
-        self.metrics.models.set(reader.ready() as u64);
-        self.metrics.memo_bytes.set(reader.memo_bytes() as u64);
-        self.metrics.map_fresh.set(u64::from(self.view.world.fresh));
-        self.metrics.replicas.set(self.view.world.replicas.len() as u64);
-        // Who waits for a map, loads models or has requests to hear of has something to do.
-        let calm = self.view.world.fresh
-            && loaded == Loaded::Nothing
-            && !self.awaits
-            && !self.traffic.has_in_flight()
-            && self.recall.is_told()
-            && !self.suspects.has_news()
-            && !self.feedback.is_busy();
-        self.pace.tick(!calm);
-    }
-
-    /// The milliseconds between ticks, if those have changed.
-    pub(super) fn tick_ms(&mut self) -> Option<u32> {
-        self.pace.news()
-    }
-
-    /// Puts the policy's pools where the service finds them, which tells the relay. Once: what was
-    /// not written is tried again with the next tick.
-    fn tell_pools(&mut self) {
-        if self.told_pools {
-            return;
-        }
-        let pools = self.config.policy.pools.iter();
-        let pools: Vec<(&str, &str)> =
-            pools.map(|(name, pool)| (name.as_str(), pool.model.as_str())).collect();
-        match shared::merge_pools(&mut self.map.0, &pools) {
-            Ok(()) => self.told_pools = true,
-            Err(error) => {
-                self.metrics.host_errors.add(1);
-                log::error!("router: {error}");
-            }
-        }
-    }
-
-    /// Says once that replicas are filed under a pool of another model: they are never used, and
-    /// only the configuration can mend it.
-    fn tell_misfiled(&mut self) {
-        let count = self.view.misfiled().count() as u64;
-        if count > self.misfiled
-            && let Some(one) = self.view.misfiled().next()
-        {
-            log::error!(
-                "router: {count} replicas are not used, as the policy has no such pool of their \
-                 model: {} in pool {:?} is one",
-                one.endpoint,
-                one.pool
-            );
-        }
-        self.misfiled = count;
-        self.metrics.misfiled.set(count);
-    }
-
-    /// Reads what has changed in shared data, and hears the other workers.
-    fn look_around(&mut self, now_ms: u64) {
-        match self.view.refresh(&self.config.policy, &self.map.0) {
-            Ok(false) => {}
-            Ok(true) => {
-                // Slots are others now.
-                self.traffic.recent.clear();
-                self.feedback.forget_pending();
-            }
-            Err(error) => {
-                self.metrics.host_errors.add(1);
-                log::error!("router: {error}");
-            }
-        }
-        self.fresher.refresh(&mut self.view, now_ms);
-        if let Err(error) =
-            self.traffic.exchange(&mut Ledgers(&mut self.map.0), self.view.places(), now_ms)
-        {
-            self.metrics.host_errors.add(1);
-            log::error!("router: {error}");
-        }
-        let generation = self.view.look(now_ms, self.config.policy.stale_after_ms);
-        self.close_loop(generation, now_ms);
-        self.settle_doubts(now_ms);
-        self.exchange_suspects();
-    }
-
-    /// Looks what became of answers that were not as foreseen, and shares that with the others.
-    fn close_loop(&mut self, generation: u32, now_ms: u64) {
-        let Self { feedback, view, map, .. } = self;
-        if view.world.fresh {
-            feedback.settle(&Seen { map, view, generation }, now_ms);
-        } else {
-            feedback.forget_pending();
-        }
-        if let Err(error) = feedback.drifts.exchange(&mut map.0, view) {
-            self.metrics.host_errors.add(1);
-            log::error!("router: {error}");
-        }
     }
 
     fn zone(&self, claim: Claim<'_>) -> Result<(&str, &Zone), Refusal> {
@@ -371,7 +215,7 @@ impl<D: Data> Dispatch<D> {
         if self.pace.wake() {
             self.look_around(now_ms);
         }
-        let prompt = self.suspects.name(asked.body);
+        let prompt = self.suspects.name(asked.body, asked.content_length);
         if let Some(refused) = self.refuse_poison(prompt, now_ms) {
             return refused;
         }
@@ -383,9 +227,9 @@ impl<D: Data> Dispatch<D> {
         let mut chose = self.metrics.choose_us.has_room().then_some(0);
         loop {
             let read = self.read(asked, reach, now_ms);
-            let start = chose.and_then(|_| host::now_nanos().ok());
+            let start = chose.and_then(|_| (self.clock)());
             let decided = self.decide_on(asked, &read, now_ms);
-            let took = start.and_then(|start| Some(host::now_nanos().ok()?.saturating_sub(start)));
+            let took = start.and_then(|start| Some((self.clock)()?.saturating_sub(start)));
             chose = chose.zip(took).map(|(before, took)| before + took);
             if let Some(mut decided) = decided {
                 if let Decided::Route(told) = &mut decided {
@@ -479,118 +323,6 @@ impl<D: Data> Dispatch<D> {
         }
     }
 
-    /// Whether to look into the answer to this request: into all of a replica that failed of late, and
-    /// of a prompt during which one did.
-    pub(super) fn looks_into(&mut self, ticket: &Ticket) -> bool {
-        self.suspects.knows(ticket.prompt)
-            || ticket.at.is_some_and(|name| self.traffic.doubts(name) || self.sample.take(name))
-    }
-
-    /// The headers of an answer have come: who served, and who failed before.
-    pub(super) fn answered(
-        &mut self,
-        ticket: &mut Ticket,
-        answer: &Answer,
-        now_ms: impl Fn() -> u64,
-    ) {
-        let of_list = answer.upstream.as_ref().and_then(|upstream| ticket.named.position(upstream));
-        if answer.of_engine {
-            // Envoy takes the list from its start: those before the one that answered did not.
-            let tried = of_list.unwrap_or(answer.attempts.saturating_sub(1));
-            if !ticket.seeks {
-                self.passed_over(ticket, tried, answer, &now_ms);
-            }
-            if let Some(&name) = of_list.and_then(|at| ticket.named.names().get(at)) {
-                if answer.status == 500 {
-                    self.failed_at(ticket, name, answer, now_ms());
-                }
-                if answer.is_overloaded() {
-                    self.overloaded(ticket, name, answer, now_ms());
-                } else {
-                    self.traffic.served(&self.view.names, name);
-                }
-                if let Some(orca) = answer.orca {
-                    self.metrics.load_reports.add(1);
-                    self.fresher.heard(&mut self.view, name, orca, now_ms());
-                }
-            }
-            // Elsewhere than foreseen: it counts there from now on, and the forecast is void.
-            if of_list != Some(0) {
-                ticket.expected = None;
-                let name = answer.upstream.as_ref().and_then(|upstream| {
-                    let all = self.view.world.replicas.iter().zip(&self.view.names);
-                    all.filter(|(replica, _)| replica.endpoint == *upstream)
-                        .map(|(_, name)| *name)
-                        .next()
-                });
-                if let Some(name) = name.filter(|name| ticket.at.is_some_and(|at| at != *name)) {
-                    let cold_tokens = ticket.cold_tokens;
-                    self.landed(ticket);
-                    ticket.cold_tokens = cold_tokens;
-                    ticket.at = Some(name);
-                    self.traffic.sent(self.view.places(), name, cold_tokens);
-                }
-            }
-        } else if answer.upstream_failed {
-            self.none_answered(ticket, answer, &now_ms);
-        }
-    }
-
-    fn failed(&mut self, ticket: &Ticket, first: usize, why: Cause, now_ms: &impl Fn() -> u64) {
-        for name in ticket.named.names().iter().take(first) {
-            self.fail_one(&ticket.named, *name, why, now_ms());
-        }
-    }
-
-    fn fail_one(&mut self, named: &Named, name: u64, cause: Cause, now_ms: u64) {
-        self.metrics.replica_failures.add(1);
-        let rule = &self.config.policy.ejection;
-        if self.traffic.failed(rule, &self.view.names, name, cause, now_ms) {
-            self.metrics.ejections.add(1);
-            log::warn!(
-                "router: {} failed time after time and is left alone for a while",
-                named.endpoint_of(name)
-            );
-        }
-    }
-
-    /// The first token has come, at `at_ns` where it tells of a stream's: the prompt is computed.
-    pub(super) fn first_token(&mut self, ticket: &mut Ticket, at_ns: Option<u64>) {
-        ticket.first_token_ns = at_ns;
-        let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
-        if let Some(name) = ticket.at.filter(|_| cold_tokens > 0) {
-            self.traffic.prefilled(self.view.places(), name, cold_tokens);
-        }
-    }
-
-    /// An answer has come to its end, and says this of its tokens.
-    pub(super) fn finished(&mut self, ticket: &Ticket, usage: Option<Usage>) {
-        self.feedback.usage(ticket, usage);
-        if let Some(cached) = self.feedback.cached(ticket, usage)
-            && let (Some(kept), Some(expected)) = (&ticket.kept, &ticket.expected)
-        {
-            self.recall.learn(kept, expected, cached, self.view.epoch());
-        }
-        self.feedback.timing(&self.config.policy.cost, ticket, usage);
-    }
-
-    /// A request has ended, one way or another.
-    pub(super) fn landed(&mut self, ticket: &mut Ticket) {
-        if let Some(kept) = ticket.kept.take() {
-            kept.release();
-        }
-        let cold_tokens = std::mem::take(&mut ticket.cold_tokens);
-        if let Some(name) = ticket.at.take() {
-            self.traffic.prefilled(self.view.places(), name, cold_tokens);
-            self.traffic.landed(self.view.places(), name);
-        }
-    }
-
-    /// This worker's router goes away.
-    pub(super) fn leave(&mut self) {
-        self.traffic.leave(&mut Ledgers(&mut self.map.0));
-    }
-
     fn read<'b>(&self, asked: &Asked<'b>, reach: Reach, now_ms: u64) -> Read<'b> {
         let known = (&self.config.policy, self.view.models.as_slice());
         let mut reader = self.reader.borrow_mut();
@@ -649,56 +381,4 @@ fn excused(
     let within = EVENT_MS + 2 * policy.cost.prefill(0, ask.prompt_tokens) as u64;
     let sent = traffic.recent.at(now_ms).within(within).matches(ask.keys, &|at: u16| at == slot);
     sent.blocks(slot).saturating_mul(16)
-}
-
-/// The caches as a request sees them of which nothing is read for it.
-struct Unread;
-
-impl Lookup for Unread {
-    fn matches(&self, _: &[Key], _: &dyn Wanted) -> Matches {
-        Matches::default()
-    }
-}
-
-/// What there is to see after an answer.
-struct Seen<'a, D> {
-    map: &'a Map<D>,
-    view: &'a View,
-    generation: u32,
-}
-
-impl<D: Data> MapView for Seen<'_, D> {
-    fn slot(&self, replica: u64) -> Option<u16> {
-        let mut all = self.view.replicas();
-        all.find_map(|((it, name), _)| (name == replica).then_some(it.slot))
-    }
-
-    fn holds(&self, slot: u16, key: Key) -> bool {
-        let wanted = |other: u16| other == slot;
-        let hint = Hint::default();
-        let found = find(self.map, Layout::default(), self.generation, &[key], hint, &wanted);
-        found.blocks(slot) > 0
-    }
-
-    fn tallies(&self) -> Tallies {
-        let bytes = self.map.0.get(shared::TALLIES).ok().flatten();
-        Tallies::decode(&bytes.unwrap_or_default())
-    }
-}
-
-struct Buckets<'a, D> {
-    map: &'a Map<D>,
-    generation: u32,
-    hints: &'a RefCell<Hints>,
-    now_ms: u64,
-}
-
-impl<D: Data> Lookup for Buckets<'_, D> {
-    fn matches(&self, keys: &[Key], wanted: &dyn Wanted) -> Matches {
-        let Self { map, generation, hints, now_ms } = *self;
-        let hint = hints.borrow().get(keys, generation, now_ms);
-        let matches = find(map, Layout::default(), generation, keys, hint, wanted);
-        hints.borrow_mut().put(keys, generation, now_ms, &matches);
-        matches
-    }
 }

@@ -1,5 +1,8 @@
 //! One request and its response.
 
+mod answer;
+mod request;
+
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::{Rc, Weak};
@@ -15,8 +18,8 @@ use warmpath_routing::zone_source::NamedZone;
 
 use super::Router;
 use super::dispatch::{Asked, Decided, Told};
-use super::inflate::{Coding, InflateError};
-use super::response::{Progress, Watch, begins_early};
+use super::inflate::Coding;
+use super::response::Watch;
 use super::stored::Stored;
 use super::ticket::Ticket;
 use super::waiting::Now;
@@ -216,6 +219,7 @@ impl Flow {
             body,
             response: self.response.as_deref(),
             form: self.form.as_deref(),
+            content_length: self.large.as_ref().and_then(|_| content_length()),
             batch: self.batch,
             may_wait,
         });
@@ -464,254 +468,8 @@ impl HttpContext for Exchange {
     }
 }
 
-impl Flow {
-    fn request_headers(&mut self, end: bool) -> Action {
-        let answered = match self.begin(end) {
-            // Needs `allow_on_headers_stop_iteration`, or Envoy would hold back the body too.
-            Ok(Begun::Body) => return Action::Pause,
-            Ok(Begun::Decide) => return self.decide(&[], false),
-            Ok(Begun::Models(name)) => self.list(name.as_deref()),
-            Ok(Begun::Encoded(encoding)) => {
-                self.count_and_refuse(&Refusal::unsupported_encoding(&encoding))
-            }
-            Err(error) => {
-                log::error!("router: {error}");
-                self.fail("host")
-            }
-        };
-        self.stage = Stage::Done;
-        // If even that fails, it stays where it is and times out.
-        answered.unwrap_or(Action::Pause)
-    }
-
-    // What to do with more of a request that was looked at already.
-    fn settled(&self) -> Option<Action> {
-        match self.stage {
-            Stage::Done => Some(Action::Continue),
-            Stage::Waiting(_) => Some(Action::Pause),
-            Stage::Reading => None,
-        }
-    }
-
-    fn request_body(&mut self, size: usize, end: bool) -> Action {
-        if let Some(action) = self.settled() {
-            return action;
-        }
-        if let Some(coding) = self.coding {
-            self.compressed = size;
-            let too_large = size > self.router.most_inflated;
-            return if end || too_large { self.inflate(coding) } else { Action::Pause };
-        }
-        if size > self.router.most_body {
-            return self.large_body(size, end);
-        }
-        if !end {
-            return Action::Pause;
-        }
-        let bytes = self.buffered();
-        self.decide(&bytes, self.router.may_wait())
-    }
-
-    /// A compressed body is there, whole, or larger than it may become: puts what it was made of in its
-    /// place, for the decision and for the engine.
-    fn inflate(&mut self, coding: Coding) -> Action {
-        match self.try_inflate(coding) {
-            Ok(bytes) => {
-                self.coding = None;
-                self.request_body(bytes, true)
-            }
-            Err(error) => {
-                self.stage = Stage::Done;
-                let refused = match error {
-                    InflateError::TooLarge => {
-                        let most = self.router.most_inflated;
-                        self.count_and_refuse(&Refusal::request_too_large(most))
-                    }
-                    InflateError::Corrupt => self.count_and_refuse(&Refusal::bad_encoding()),
-                    InflateError::Host(error) => {
-                        log::error!("router: {error}");
-                        self.fail("host")
-                    }
-                };
-                refused.unwrap_or(Action::Pause)
-            }
-        }
-    }
-
-    fn try_inflate(&self, coding: Coding) -> Result<usize, InflateError> {
-        let most = self.router.most_inflated;
-        if self.compressed > most {
-            return Err(InflateError::TooLarge);
-        }
-        let body = host::request_body(0, self.compressed).map_err(InflateError::Host)?;
-        let mut first = true;
-        let bytes = coding.inflate(&body, most, |piece| {
-            if std::mem::take(&mut first) {
-                host::set_request_body(piece)
-            } else {
-                host::append_request_body(piece)
-            }
-        })?;
-        let told = if bytes == 0 { host::set_request_body(&[]) } else { Ok(()) };
-        told.and_then(|()| Headers::Request.remove("content-encoding"))
-            .and_then(|()| Headers::Request.remove("transfer-encoding"))
-            .and_then(|()| Headers::Request.set("content-length", &bytes.to_string()))
-            .map_err(InflateError::Host)?;
-        Ok(bytes)
-    }
-
-    fn count_and_refuse(&mut self, refusal: &Refusal) -> host::Result<Action> {
-        self.router.with(|all| all.metrics().refused(refusal));
-        self.refuse(refusal)
-    }
-
-    /// More of a body that is not looked into. It goes on as soon as its model is known.
-    fn large_body(&mut self, size: usize, end: bool) -> Action {
-        let matters = self.router.parts_models();
-        let form = self.form.as_deref();
-        let large = self.large.get_or_insert_with(|| Large::new(form));
-        let looked = if matters {
-            large.feed(size, end, host::request_body)
-        } else {
-            large.pass(size);
-            Ok(true)
-        };
-        let found = looked.unwrap_or_else(|error| {
-            log::error!("router: {error}");
-            true
-        });
-        if !(found || end) {
-            return Action::Pause;
-        }
-        let start = self.buffered();
-        self.decide(&start, end && self.router.may_wait())
-    }
-
-    fn request_trailers(&mut self) -> Action {
-        if let Some(action) = self.settled() {
-            return action;
-        }
-        if let Some(coding) = self.coding {
-            return self.inflate(coding);
-        }
-        if let Some(size) = self.large.as_ref().map(Large::bytes) {
-            return self.large_body(size, true);
-        }
-        let bytes = self.buffered();
-        self.decide(&bytes, self.router.may_wait())
-    }
-
-    fn response_headers(&mut self, end: bool) -> Action {
-        if self.router.explain && !self.explain.is_empty() {
-            let last = self.last_key.map(|key| format!(", last=\"{key:?}\"")).unwrap_or_default();
-            let _ = Headers::Response.set(EXPLAIN, &format!("{}{last}", self.explain));
-        }
-        self.watch.progress = Progress::Begun;
-        if let Some(ticket) = &mut self.ticket {
-            let looks = self.router.with(|all| all.looks_into(ticket)).unwrap_or(false);
-            // The client must not see an engine's load report.
-            // The engine that stored a response has to be known of each.
-            if looks || self.orca || self.stored.matters() {
-                match self.watch.begin(ticket.named.foreseen(), self.api, self.orca) {
-                    Ok(answer) => {
-                        let holder = self.router.with(|all| {
-                            all.answered(ticket, &answer, host::now_ms);
-                            all.who_answered(ticket, &answer)
-                        });
-                        self.holds(holder.flatten());
-                    }
-                    Err(error) => log::debug!("router: {error}"),
-                }
-            }
-            self.watch.read &= looks;
-            if end {
-                self.own_failure(0);
-                self.finish();
-            }
-        }
-        Action::Continue
-    }
-
-    /// A replica answers with 200: it holds what was sought.
-    fn holds(&mut self, holder: Option<u64>) {
-        let Some(holder) = holder else { return };
-        if let Some(id) = self.stored.answered(holder, self.watch.stream) {
-            self.remember(&id, holder);
-        }
-    }
-
-    fn remember(&self, id: &str, holder: u64) {
-        self.router.with(|all| all.remember(self.claim(), id, holder, host::now_ms()));
-    }
-
-    fn own_failure(&mut self, size: usize) {
-        let Some(ticket) = &mut self.ticket else { return };
-        match self.watch.own_failure(size) {
-            Ok(None) => {}
-            Ok(Some(answer)) => {
-                self.router.with(|all| all.answered(ticket, &answer, host::now_ms));
-            }
-            Err(error) => log::debug!("router: {error}"),
-        }
-    }
-
-    fn over(&mut self) {
-        let Some(ticket) = &self.ticket else { return };
-        match self.watch.broke_off() {
-            Ok(None) => {}
-            Ok(Some((endpoint, client))) => {
-                let now_ms = host::now_ms();
-                self.router.with(|all| all.broke_off(ticket, &endpoint, Some(&client), now_ms));
-            }
-            Err(error) => log::debug!("router: {error}"),
-        }
-    }
-
-    // Answers pass as they come: nothing here holds one back.
-    fn response_body(&mut self, size: usize, end: bool) -> Action {
-        if end {
-            self.own_failure(size);
-        }
-        match self.stored.piece(size, host::response_body) {
-            Ok(None) => {}
-            Ok(Some((id, holder))) => self.remember(&id, holder),
-            Err(error) => log::debug!("router: {error}"),
-        }
-        let Some(ticket) = &mut self.ticket else { return Action::Continue };
-        if self.watch.is_first_token(self.api, size) {
-            // An answer in one piece comes with its last token, which tells nothing of the first.
-            let timed = self.watch.stream && self.watch.read && !begins_early(self.api);
-            let at = if timed { host::now_nanos().ok() } else { None };
-            self.router.with(|all| all.first_token(ticket, at));
-        }
-        if let Err(error) = self.watch.piece(size) {
-            log::debug!("router: {error}");
-        }
-        if end {
-            self.finish();
-        }
-        Action::Continue
-    }
-}
-
-impl Flow {
-    fn finish(&mut self) {
-        let taken = self.watch.end();
-        if let Some(ticket) = self.ticket.as_ref().filter(|_| taken) {
-            self.router.with(|all| all.lived(ticket));
-        }
-        if let Some(ticket) = self.ticket.as_ref().filter(|_| self.watch.is_due()) {
-            self.router.with(|all| all.finished(ticket, self.watch.usage()));
-        }
-    }
-}
-
-impl Drop for Flow {
-    // Envoy deletes every context exactly once, whatever became of its request.
-    fn drop(&mut self) {
-        self.router.release(&mut self.awaited);
-        if let Some(mut ticket) = self.ticket.take() {
-            self.router.with(|all| all.landed(&mut ticket));
-        }
-    }
+/// What the client says of the length of its body.
+fn content_length() -> Option<u64> {
+    let value = host::property("request\0headers\0content-length").ok().flatten()?;
+    str::from_utf8(&value).ok()?.parse().ok()
 }

@@ -75,7 +75,7 @@ impl Router {
             wait_ms: config.policy.admission.wait_ms,
             awaited: RefCell::new(Awaited::new(config.policy.max_awaited_bytes)),
             waiting: RefCell::new(Waiting::new(config.policy.admission.waiting)),
-            dispatch: RefCell::new(Dispatch::new(config, Envoy, id())),
+            dispatch: RefCell::new(Dispatch::new(config, Envoy, id(), || host::now_nanos().ok())),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use warmpath_routing::poison::{Death, Naming, Poison, Prompt, Secret, Table, Verdict};
 
-use crate::host::{self, HostError};
+use crate::host::HostError;
 use crate::shared::{self, Data};
 use warmpath_prompt::Body;
 
@@ -103,12 +103,13 @@ impl Suspects {
     }
 
     /// What a request is called by its body; `None` without one, and before shared data was read.
-    pub(super) fn name(&self, body: Body<'_>) -> Option<Prompt> {
+    /// `content_length`: what the client says of a body that is not read whole.
+    pub(super) fn name(&self, body: Body<'_>, content_length: Option<u64>) -> Option<Prompt> {
         let (naming, _) = self.known.as_ref()?;
         match body {
             Body::None(_) => None,
             Body::Whole(bytes) => Some(naming.whole(bytes)),
-            Body::TooLarge(_, start) => Some(naming.start(start, content_length())),
+            Body::TooLarge(_, start) => Some(naming.start(start, content_length)),
         }
     }
 
@@ -264,12 +265,6 @@ impl Suspects {
     }
 }
 
-/// What the client says of a body that is not waited for.
-fn content_length() -> Option<u64> {
-    let value = host::property("request\0headers\0content-length").ok().flatten()?;
-    str::from_utf8(&value).ok()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -336,7 +331,7 @@ mod tests {
 
     fn two(board: &Board) -> (Suspects, Suspects) {
         let (mut a, mut b) = (worker(), worker());
-        assert_eq!(a.name(Body::Whole(b"a body")), None, "the secret is not known yet");
+        assert_eq!(a.name(Body::Whole(b"a body"), None), None, "the secret is not known yet");
         for worker in [&mut a, &mut b] {
             worker.refresh(&mut board.clone()).unwrap();
         }
@@ -347,10 +342,10 @@ mod tests {
     fn workers_tell_each_other_what_engines_died_of() {
         let mut board = Board::default();
         let (mut a, mut b) = two(&board);
-        let prompt = a.name(Body::Whole(b"a body"));
-        assert_eq!(prompt, b.name(Body::Whole(b"a body")));
-        assert_ne!(prompt, a.name(Body::TooLarge(&Large::new(None), b"a body")));
-        assert_eq!(a.name(Body::None(&Requested::Nothing)), None);
+        let prompt = a.name(Body::Whole(b"a body"), None);
+        assert_eq!(prompt, b.name(Body::Whole(b"a body"), None));
+        assert_ne!(prompt, a.name(Body::TooLarge(&Large::new(None), b"a body"), None));
+        assert_eq!(a.name(Body::None(&Requested::Nothing), None), None);
         assert_eq!(a.died(&mut board, death(prompt, 10)).unwrap(), []);
         assert!(a.knows(prompt) && !b.knows(prompt));
         b.refresh(&mut board).unwrap();
@@ -379,7 +374,7 @@ mod tests {
     fn what_others_were_quicker_with_is_told_with_the_next_tick() {
         let mut board = Board::default();
         let (mut a, mut b) = two(&board);
-        let prompt = a.name(Body::Whole(b"a body"));
+        let prompt = a.name(Body::Whole(b"a body"), None);
         board.0.borrow_mut().in_vain = 2;
         a.died(&mut board, death(prompt, 10)).unwrap();
         assert!(!a.has_news(), "a few times are tried");
@@ -399,7 +394,7 @@ mod tests {
         let mut board = Board::default();
         let (mut a, mut b) = two(&board);
         let prompts: Vec<_> =
-            (0..1_000_u32).map(|at| a.name(Body::Whole(&at.to_le_bytes()))).collect();
+            (0..1_000_u32).map(|at| a.name(Body::Whole(&at.to_le_bytes()), None)).collect();
         let before = board.0.borrow().writes;
         for prompt in &prompts {
             a.died(&mut board, death(*prompt, 10)).unwrap();
@@ -413,7 +408,7 @@ mod tests {
         // Nothing is written where nothing is new.
         for _ in 0..10 {
             a.refresh(&mut board).unwrap();
-            a.answered(&mut board, a.name(Body::Whole(b"another")).unwrap()).unwrap();
+            a.answered(&mut board, a.name(Body::Whole(b"another"), None).unwrap()).unwrap();
         }
         assert_eq!(board.0.borrow().writes, before + 2);
     }
@@ -423,15 +418,15 @@ mod tests {
         let mut board = Board::default();
         let (mut a, mut b) = (worker(), worker());
         a.refresh(&mut board).unwrap();
-        let prompt = a.name(Body::Whole(b"a body"));
+        let prompt = a.name(Body::Whole(b"a body"), None);
         a.died(&mut board, death(prompt, 10)).unwrap();
         // One that saw nothing there yet writes its own.
         board.set(shared::POISON, &Table::new(Secret::random()).encode()).unwrap();
         b.refresh(&mut board).unwrap();
         a.died(&mut board, death(prompt, 11)).unwrap();
         a.refresh(&mut board).unwrap();
-        assert_ne!(a.name(Body::Whole(b"a body")), prompt);
-        assert_eq!(a.name(Body::Whole(b"a body")), b.name(Body::Whole(b"a body")));
+        assert_ne!(a.name(Body::Whole(b"a body"), None), prompt);
+        assert_eq!(a.name(Body::Whole(b"a body"), None), b.name(Body::Whole(b"a body"), None));
         assert!(a.refused(NOW) == 0 && !a.has_news(), "what the old names meant is gone");
         // What nobody can have written is overwritten.
         board.set(shared::POISON, b"?").unwrap();
@@ -439,8 +434,8 @@ mod tests {
             b.refresh(&mut board).unwrap();
             a.refresh(&mut board).unwrap();
         }
-        assert!(a.name(Body::Whole(b"a body")).is_some());
-        assert_eq!(a.name(Body::Whole(b"a body")), b.name(Body::Whole(b"a body")));
+        assert!(a.name(Body::Whole(b"a body"), None).is_some());
+        assert_eq!(a.name(Body::Whole(b"a body"), None), b.name(Body::Whole(b"a body"), None));
         assert!(Table::decode(&board.get(b"").unwrap().unwrap()).is_some());
     }
 }

@@ -10,13 +10,14 @@ use warmpath_proto::v1::{
     SnapshotBegin, SnapshotEnd, down::Body as Said,
 };
 use warmpath_routing::decision::{Degrade, Reason};
+use warmpath_routing::drift::Kind;
 use warmpath_routing::fingerprint::{Chain, Scope};
 use warmpath_routing::prefix_map::Layout;
 use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::Claim;
 
 use super::dispatch::{Asked, Decided, Dispatch, Told};
-use super::prompts::Loaded;
+use super::prompts::{self, Loaded};
 use super::ticket::{Answer, Ticket};
 use crate::config::Config;
 use crate::shared::{self, Data as _, Memory};
@@ -80,7 +81,7 @@ impl Gateway {
         Self {
             follower: Follower::new(Memory::default(), Layout::default()),
             next: 0,
-            router: Dispatch::new((*config).clone(), Memory::default(), 1),
+            router: Dispatch::new((*config).clone(), Memory::default(), 1, || None),
             config: *config,
             artefact: model.bytes,
             hash: model.tokenizer_hash,
@@ -89,7 +90,7 @@ impl Gateway {
 
     /// Another worker of the same Envoy.
     fn worker(&self, id: u64) -> Dispatch<Memory> {
-        Dispatch::new(self.config.clone(), Memory::default(), id)
+        Dispatch::new(self.config.clone(), Memory::default(), id, || None)
     }
 
     fn connect(&mut self) {
@@ -128,7 +129,7 @@ impl Gateway {
         let down = Down { epoch: 7, sequence: self.next, body: Some(body) };
         self.next += 1;
         self.follower.receive(&down.encode_to_vec(), NOW).unwrap();
-        self.router.data_mut().clone_from(self.follower.data());
+        self.router.map.0.clone_from(self.follower.data());
     }
 
     fn tick(&mut self) {
@@ -152,9 +153,23 @@ impl Gateway {
     fn ask(&mut self, zone: Option<&str>, path: &str, body: Body<'_>) -> Decided {
         let zone = zone.map_or(Claim::Silent, Claim::Zone);
         let api = Api::of_path(path);
-        let asked =
-            Asked { zone, api, body, response: None, form: None, batch: false, may_wait: false };
+        let asked = Asked {
+            zone,
+            api,
+            body,
+            response: None,
+            form: None,
+            content_length: None,
+            batch: false,
+            may_wait: false,
+        };
         self.router.decide(&asked, NOW + 100)
+    }
+
+    /// Loads a model that is not loaded yet, if there is one.
+    fn load_one(&self) -> Loaded {
+        let router = &self.router;
+        prompts::load_one(&mut router.reader.borrow_mut(), &router.view, &router.map.0, 0)
     }
 
     fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {
@@ -192,6 +207,12 @@ fn quoted(text: &str) -> String {
     format!("\"{text}\"")
 }
 
+/// Replicas that lack what was expected, and that hold what was not.
+fn drifting(router: &Dispatch<Memory>) -> [usize; 2] {
+    let table = router.feedback.drifts.table();
+    [Kind::Missing, Kind::Surprise].map(|kind| table.drifting(kind))
+}
+
 #[test]
 fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let mut gateway = Gateway::new();
@@ -216,136 +237,6 @@ fn a_held_prefix_attracts_and_is_foretold_to_the_token() {
     let told = gateway.routed("eu", &salted);
     assert_eq!((told.slot, told.rank), (Some(1), None));
     says(&told, "cached", &48);
-}
-
-#[test]
-fn bodies_that_begin_alike_are_read_as_each_alone_would_be() {
-    let system = "You are a helpful assistant. Answer briefly and in plain words. ".repeat(40);
-    let body = |model: &str, question: &str| {
-        let question =
-            format!("{question} {}", "When does it close, and is there a train? ".repeat(3));
-        json!({"model": model, "messages": [
-            {"role": "system", "content": system}, {"role": "user", "content": question},
-        ]})
-    };
-    let mut gateway = Gateway::new();
-    let mut keys = std::collections::BTreeSet::new();
-    for version in ["1", "2"] {
-        gateway.serve_version(version);
-        gateway.tick();
-        for model in ["demo", "alias", "lora"] {
-            for question in ["Why?", "And the \"night train\"?\n", "\u{e9}", "Why?"] {
-                let unknown = body("unknown", question).to_string();
-                let decided = gateway.ask(Some("eu"), CHAT, Body::Whole(unknown.as_bytes()));
-                assert!(matches!(decided, Decided::Refuse(refusal) if refusal.status == 404));
-                let body = body(model, question);
-                let key = gateway.routed("eu", &body).last_key;
-                // Another VM, which has read nothing else.
-                let alone = std::thread::spawn(move || {
-                    let mut gateway = Gateway::new();
-                    gateway.serve_version(version);
-                    gateway.tick();
-                    gateway.routed("eu", &body).last_key
-                });
-                assert_eq!(key, alone.join().unwrap(), "{model} {version} {question}");
-                keys.insert(key);
-            }
-        }
-    }
-    assert_eq!(keys.len(), 2 * 2 * 3, "two versions, with and without adapter, three questions");
-}
-
-#[test]
-fn a_question_is_read_to_its_end_where_somebody_holds_its_start() {
-    let system = "You are a helpful assistant. Answer briefly and in plain words. ".repeat(160);
-    let body = |question: &str| {
-        json!({"model": "demo", "messages": [
-            {"role": "system", "content": system},
-            {"role": "user", "content": format!("{question} When does the library close today?")},
-        ]})
-    };
-    let mut gateway = Gateway::new();
-    let mut prompter = Prompter::new(Loadable::load(gateway.artefact.clone()).unwrap(), 0);
-    let mut ids = |body: &serde_json::Value| {
-        let body = body.to_string();
-        let request = Request::parse(Api::Chat, body.as_bytes()).unwrap();
-        prompter.tokens(&request, None, 0).unwrap().ids
-    };
-    let asked = body("We have asked this one before, in the very same words, and more than once.");
-    let (known, other) = (ids(&asked), ids(&body("Another one.")));
-    let shared = known.iter().zip(&other).take_while(|(a, b)| a == b).count();
-    gateway.hold(1, &known, "", "");
-    gateway.hold(3, &known[..shared], "", "");
-    let whole = |told: &Told| told.ticket.expected.unwrap().prompt.is_some();
-    let mut left_out = 0;
-    for at in 0..24 {
-        let told = gateway.routed("eu", &body(&format!("Number {at} is another one.")));
-        says(&told, "cached", &(shared / 16 * 16));
-        left_out += usize::from(!whole(&told));
-    }
-    assert!((15..24).contains(&left_out), "{left_out}: mostly, and not always");
-    // What some replica holds that the zone doesn't admit is nobody's.
-    let elsewhere = body("And this one has been asked elsewhere, by others, in the same words.");
-    gateway.hold(3, &ids(&elsewhere), "", "");
-    for others in 20..24 {
-        let told = gateway.routed("eu", &asked);
-        assert!(whole(&told));
-        says(&told, "cached", &((known.len() - 1) / 16 * 16));
-        says(&told, "prompt", &known.len());
-        let told = gateway.routed("eu", &elsewhere);
-        says(&told, "cached", &(shared / 16 * 16));
-        assert_eq!(told.slot, Some(1));
-        // As it mattered, all are read for a while.
-        let told: Vec<Told> =
-            (0..others).map(|_| gateway.routed("eu", &body("One that nobody asked."))).collect();
-        assert!(!told[16..].iter().all(whole));
-    }
-}
-
-#[test]
-fn questions_are_read_whole_where_leaving_out_would_mislead() {
-    let body = |question: &str, times: usize| {
-        let system =
-            "You are a helpful assistant. Answer briefly and in plain words. ".repeat(times);
-        json!({"model": "demo", "messages": [
-            {"role": "system", "content": system},
-            {"role": "user", "content": question},
-        ]})
-    };
-    let whole = |told: &Told| told.ticket.expected.unwrap().prompt.is_some();
-    let left_out = |gateway: &mut Gateway, question: &str| {
-        let all = (0..8).map(|_| gateway.routed("eu", &body(question, 160)));
-        all.filter(|told| !whole(told)).count()
-    };
-    let mut gateway = Gateway::new();
-    left_out(&mut gateway, "What is it?");
-    assert!(left_out(&mut gateway, "What is it?") > 5);
-    assert!(left_out(&mut gateway, "\u{6f22}\u{5b57} \u{e9}t\u{e9}?") > 5);
-    // Each of these is three characters when it is normalised, and many tokens.
-    assert_eq!(left_out(&mut gateway, &"\u{1d160}".repeat(30)), 0);
-    assert_eq!(left_out(&mut gateway, &"0123456789".repeat(30)), 0);
-
-    // While the map and an engine may drift apart, its counts of tokens are wanted.
-    for at in 0..8 {
-        let mut told = gateway.routed("eu", &body("What is it?", 160));
-        told.ticket.at = gateway.router.names().first().copied();
-        let expected = told.ticket.expected.as_mut().unwrap();
-        expected.cached = 1_600;
-        expected.next.slot = 1;
-        let cached = warmpath_routing::usage::Reported::Tokens(0);
-        let usage = warmpath_routing::usage::Usage { prompt: Some(2_000), cached };
-        gateway.router.finished(&told.ticket, Some(usage));
-        gateway.settle();
-        assert!(at < 3 || whole(&gateway.routed("eu", &body("What is it?", 160))));
-    }
-
-    // What names a prompt on the ring is read.
-    let mut gateway = Gateway::with(json!({"ring": {"blocks": 500}}));
-    let mut keys = std::collections::BTreeSet::new();
-    for _ in 0..20 {
-        keys.insert(gateway.routed("eu", &body(&"What is it? ".repeat(9), 160)).last_key);
-    }
-    assert_eq!(keys.len(), 1);
 }
 
 #[test]
@@ -393,35 +284,6 @@ fn of_an_engine_of_several_groups_what_is_held_is_hit_up_to_where_it_may_end() {
     // The last token is always computed: of a prompt of four blocks two are the longest hit.
     let told = gateway.routed("eu", &json!({"model": "demo", "prompt": &ids[..64]}));
     says(&told, "cached", &32);
-}
-
-#[test]
-fn text_is_tokenized_once_the_model_is_loaded() {
-    let mut gateway = Gateway::new();
-    let text = "The library on Harbour Street lends books, tools and a cello. ".repeat(20);
-    let body = json!({"model": "demo", "messages": [{"role": "user", "content": text}]});
-    let told = gateway.routed("eu", &body);
-    says(&told, "reason", &quoted("cold"));
-    assert!(!told.explain.contains("blocks=0"), "{}", told.explain);
-    assert_eq!(
-        gateway.routed("eu", &body).ticket.named.endpoints(),
-        told.ticket.named.endpoints(),
-        "equal prompts meet"
-    );
-}
-
-#[test]
-fn a_tokenizer_is_loaded_once_and_a_damaged_one_refused_once() {
-    let mut gateway = Gateway::new();
-    gateway.connect();
-    assert_eq!(gateway.router.load_one(), Loaded::Nothing);
-
-    let mut gateway = Gateway::new();
-    gateway.artefact = b"no artefact".to_vec();
-    gateway.connect();
-    assert_eq!(gateway.router.load_one(), Loaded::Nothing, "the tick has tried it");
-    let told = gateway.routed("eu", &json!({"model": "demo", "prompt": [1, 2, 3]}));
-    says(&told, "degrade", &quoted("no_tokenizer"));
 }
 
 #[test]
@@ -496,13 +358,13 @@ fn a_stale_map_is_not_believed_and_a_new_epoch_not_before_its_replicas() {
         let down = Down { epoch: 8, sequence: sequence as u64, body: Some(body) };
         gateway.follower.receive(&down.encode_to_vec(), NOW).unwrap();
     }
-    gateway.router.data_mut().clone_from(gateway.follower.data());
+    gateway.router.map.0.clone_from(gateway.follower.data());
     says(&gateway.routed("eu", &body), "cached", &0);
 
     let mut gateway = Gateway::new();
     gateway.hold(2, &ids, "", "");
     gateway.follower.stale();
-    gateway.router.data_mut().clone_from(gateway.follower.data());
+    gateway.router.map.0.clone_from(gateway.follower.data());
     gateway.tick();
     let told = gateway.routed("eu", &body);
     says(&told, "degrade", &quoted("stale_map"));
@@ -525,7 +387,7 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
         .collect();
     let slots: Vec<u16> = tickets.iter().map(|(slot, _)| *slot).collect();
     let on = |gateway: &Gateway, slot: u16| {
-        let world = gateway.router.world();
+        let world = &gateway.router.view.world;
         let at = world.replicas.iter().position(|replica| replica.slot == slot).unwrap();
         world.loads[at].in_flight as usize
     };
@@ -547,6 +409,8 @@ fn requests_in_flight_count_until_they_end_and_outlive_a_refresh() {
 
 /// An answer by the endpoint, after so many attempts.
 mod answers;
+mod beginnings;
+mod loading;
 /// Which model a request goes to.
 mod models;
 mod poison;

@@ -32,7 +32,7 @@ impl Gateway {
     }
 
     fn in_flight(&self) -> Vec<u32> {
-        self.router.world().loads.iter().map(|load| load.in_flight).collect()
+        self.router.view.world.loads.iter().map(|load| load.in_flight).collect()
     }
 }
 
@@ -79,7 +79,7 @@ fn a_reported_load_counts_until_the_relay_says_something_newer() {
         gateway.router.tick(at);
     };
     let waiting = |gateway: &Gateway| {
-        let loads = &gateway.router.world().loads;
+        let loads = &gateway.router.view.world.loads;
         assert_eq!(loads[0].running, 2, "what isn't reported stays");
         [loads[0].waiting, loads[1].waiting]
     };
@@ -88,7 +88,7 @@ fn a_reported_load_counts_until_the_relay_says_something_newer() {
         let mut told = gateway.send(&[1, 2, 3]);
         let orca = Orca { waiting: Some(waiting), ..Orca::default() };
         let answer = Answer { orca: Some(orca), ..answer(200, "10.0.0.1:8000", 1) };
-        told.ticket.named = [("10.0.0.1:8000", gateway.router.names()[0])].into_iter().collect();
+        told.ticket.named = [("10.0.0.1:8000", gateway.router.view.names[0])].into_iter().collect();
         gateway.router.answered(&mut told.ticket, &answer, || at);
         gateway.router.landed(&mut told.ticket);
     };
@@ -160,9 +160,9 @@ fn a_forecast_that_fails_shows_and_one_that_holds_does_not() {
             gateway.router.landed(&mut told.ticket);
             gateway.settle();
         }
-        let totals = gateway.router.totals(NOW);
+        let totals = gateway.router.traffic.totals(NOW);
         assert_eq!((totals.in_flight, totals.cold_tokens), (0, 0));
-        let [missing, surprise] = gateway.router.drifting();
+        let [missing, surprise] = drifting(&gateway.router);
         assert_eq!(surprise, 0);
         missing
     };
@@ -239,6 +239,6 @@ fn who_waits_for_a_map_looks_often() {
     let mut gateway = of_equals();
     let later = NOW + 60_000;
     (0..100).for_each(|_| gateway.router.tick(later));
-    assert!(!gateway.router.world().fresh);
+    assert!(!gateway.router.view.world.fresh);
     assert_eq!(gateway.router.tick_ms(), None);
 }

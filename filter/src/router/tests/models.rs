@@ -87,6 +87,7 @@ fn whatever_the_body_is_its_model_counts() {
         api: None,
         body: Body::Whole(form),
         response: None,
+        content_length: None,
         form: Some(kind),
         batch: false,
         may_wait: false,
@@ -211,8 +212,8 @@ fn an_adapter_goes_to_the_replica_that_has_it() {
 
 #[test]
 fn the_policy_s_pools_are_there_for_the_relay_to_hear_of() {
-    let mut gateway = Gateway::with(two_models());
-    let value = gateway.router.data_mut().0.get(shared::POOLS).cloned().unwrap();
+    let gateway = Gateway::with(two_models());
+    let value = gateway.router.map.0.0.get(shared::POOLS).cloned().unwrap();
     let pools = v1::Pools::decode(value.as_slice()).unwrap().pools;
     let pools: Vec<(&str, &str)> =
         pools.iter().map(|pool| (pool.name.as_str(), pool.model.as_str())).collect();

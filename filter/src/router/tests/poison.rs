@@ -34,6 +34,7 @@ impl Gateway {
             api,
             body,
             response: None,
+            content_length: None,
             form: None,
             batch: false,
             may_wait: false,
@@ -73,7 +74,7 @@ impl Gateway {
     /// Those that are ejected, by a prompt that nobody else sends.
     fn ejected(&mut self, now: u64) -> u64 {
         self.router.tick(now);
-        self.router.totals(now).ejected
+        self.router.traffic.totals(now).ejected
     }
 }
 
@@ -260,7 +261,7 @@ fn an_engine_that_answers_a_prompt_with_an_error_is_not_ejected_by_that_prompt_a
                     panic!()
                 };
                 told.ticket.named =
-                    [("10.0.0.1:8000", gateway.router.names()[0])].into_iter().collect();
+                    [("10.0.0.1:8000", gateway.router.view.names[0])].into_iter().collect();
                 gateway.router.answered(&mut told.ticket, &answer, || NOW);
                 gateway.router.landed(&mut told.ticket);
             }

@@ -18,12 +18,12 @@ impl Gateway {
     /// What the service would tell the relay now.
     fn lessons(&mut self) -> Vec<Lesson> {
         self.tick();
-        let mut follower = Follower::new(self.router.data_mut().clone(), Layout::default());
+        let mut follower = Follower::new(self.router.map.0.clone(), Layout::default());
         // It follows the same stream.
         let down = Down { epoch: 7, sequence: 0, body: Some(Said::SnapshotEnd(SnapshotEnd {})) };
         follower.receive(&down.encode_to_vec(), NOW).unwrap();
         let told = follower.lessons().unwrap();
-        self.router.data_mut().set(shared::LESSONS, &[]).unwrap();
+        self.router.map.0.set(shared::LESSONS, &[]).unwrap();
         match told.and_then(|told| told.body) {
             Some(up::Body::Lessons(lessons)) => lessons.lessons,
             Some(other) => panic!("{other:?}"),
@@ -99,7 +99,7 @@ fn what_answers_to_other_questions_say_teaches_nothing() {
     let table = Said::Replicas(Replicas { replicas: vec![partial] });
     let down = Down { epoch: 8, sequence: 0, body: Some(table) };
     gateway.follower.receive(&down.encode_to_vec(), NOW).unwrap();
-    gateway.router.data_mut().clone_from(gateway.follower.data());
+    gateway.router.map.0.clone_from(gateway.follower.data());
     gateway.tick();
     gateway.answered_by(told, usage(327, 320));
     assert!(gateway.lessons().is_empty());

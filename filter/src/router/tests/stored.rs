@@ -34,6 +34,7 @@ impl Gateway {
             api: None,
             body: NO_BODY,
             response: Some(id),
+            content_length: None,
             form: None,
             batch: false,
             may_wait: false,
@@ -94,7 +95,7 @@ fn one_that_nobody_knows_is_sought_within_its_zone() {
         for _ in 0..5 {
             gateway.router.answered(&mut told.ticket, &found, || NOW);
         }
-        assert_eq!(gateway.router.totals(NOW).ejected, 0);
+        assert_eq!(gateway.router.traffic.totals(NOW).ejected, 0);
         let holder = gateway.router.who_answered(&told.ticket, &found).unwrap();
         let id = told.stored.answered(holder, false).unwrap();
         gateway.router.landed(&mut told.ticket);

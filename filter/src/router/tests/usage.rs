@@ -34,7 +34,7 @@ impl Gateway {
         self.router.finished(&told.ticket, Some(usage));
         self.router.landed(&mut told.ticket);
         self.settle();
-        self.router.drifting()
+        drifting(&self.router)
     }
 }
 
@@ -73,11 +73,11 @@ fn where_no_cache_is_read_none_is_expected_and_nothing_learned() {
         let told = gateway.told(COMPLETIONS, &json!({"prompt": ids, "prompt_logprobs": 1}));
         assert_eq!(gateway.answered_by(told, usage(320, 304)), [0, 0]);
     }
-    assert_eq!(gateway.router.learned(), 0, "its time is not a usual prefill's");
+    assert_eq!(gateway.router.feedback.prices.len(), 0, "its time is not a usual prefill's");
     let told = gateway.told(COMPLETIONS, &usual);
     assert_eq!((told.slot, told.ticket.expected.unwrap().cached), (Some(1), 304));
     gateway.answered_by(told, usage(320, 304));
-    assert_eq!(gateway.router.learned(), 1);
+    assert_eq!(gateway.router.feedback.prices.len(), 1);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn where_usage_is_not_the_prompt_s_nothing_is_held_against_it() {
             assert_eq!(gateway.answered_by(told, usage(660, cached)), [0, 0], "{more}");
         }
     }
-    assert_eq!(gateway.router.learned(), 0);
+    assert_eq!(gateway.router.feedback.prices.len(), 0);
 }
 
 #[test]

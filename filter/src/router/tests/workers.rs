@@ -13,16 +13,16 @@ fn the_alarm_does_not_wait_for_each_worker_to_see_it_all() {
         let mut gateway = Gateway::new();
         gateway.say(Said::Replicas(Replicas { replicas: vec![replica(1)] }));
         gateway.hold(1, &ids, "", "");
-        let mut data = gateway.router.data_mut().clone();
+        let mut data = gateway.router.map.0.clone();
         let mut all: Vec<Dispatch<Memory>> =
             (0..workers).map(|id| gateway.worker(id as u64 + 2)).collect();
         let mut now = NOW;
         let mut asked = 0;
-        while all.first().unwrap().suspected(Suspect::Events) == 0 {
+        while all.first().unwrap().feedback.drifts.table().suspected(Suspect::Events) == 0 {
             assert!(asked < 25, "{workers} workers");
             let worker = all.get_mut(asked % workers).unwrap();
             asked += 1;
-            std::mem::swap(worker.data_mut(), &mut data);
+            std::mem::swap(&mut worker.map.0, &mut data);
             worker.tick(now);
             let body = json!({"model": "demo", "prompt": ids}).to_string();
             let asked = Asked {
@@ -30,6 +30,7 @@ fn the_alarm_does_not_wait_for_each_worker_to_see_it_all() {
                 api: Api::of_path("/v1/completions"),
                 body: Body::Whole(body.as_bytes()),
                 response: None,
+                content_length: None,
                 form: None,
                 batch: false,
                 may_wait: false,
@@ -42,11 +43,11 @@ fn the_alarm_does_not_wait_for_each_worker_to_see_it_all() {
             worker.landed(&mut told.ticket);
             worker.tick(now);
             worker.tick(now + 760);
-            std::mem::swap(worker.data_mut(), &mut data);
+            std::mem::swap(&mut worker.map.0, &mut data);
             let first = all.first_mut().unwrap();
-            std::mem::swap(first.data_mut(), &mut data);
+            std::mem::swap(&mut first.map.0, &mut data);
             first.tick(now + 760);
-            std::mem::swap(first.data_mut(), &mut data);
+            std::mem::swap(&mut first.map.0, &mut data);
             now += 10;
         }
         assert_eq!(asked, 5, "{workers} workers");
