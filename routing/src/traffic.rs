@@ -105,6 +105,9 @@ impl Traffic {
 
     fn show_one(&mut self, places: Places<'_>, name: u64) {
         let line = self.line(name);
+        // Before the first exchange nothing is known of any.
+        self.cold_tokens.resize(places.names.len(), 0);
+        self.ejected.resize(places.names.len(), false);
         let all = places.names.iter().zip(places.loads).zip(&mut self.cold_tokens);
         for ((_, load), cold_tokens) in all.filter(|((at, _), _)| **at == name) {
             load.in_flight = line.in_flight;
@@ -311,6 +314,19 @@ mod tests {
         again.exchange(&mut data, of_again.places(), later).unwrap();
         assert_eq!(in_flight(&of_again), [0, 0]);
         assert_eq!(again.totals(later), Totals::default());
+    }
+
+    #[test]
+    fn what_is_sent_counts_without_others_to_hear_of() {
+        let (mut alone, mut view) = (Traffic::new(1), view());
+        let [_, second] = view.names[..] else { panic!() };
+        alone.sent(view.places(), second, 100);
+        assert_eq!(in_flight(&view), [0, 1]);
+        assert_eq!(alone.local(&BTreeMap::new(), false, 0).cold_tokens, [0, 100]);
+        alone.prefilled(view.places(), second, 100);
+        alone.landed(view.places(), second);
+        assert_eq!(in_flight(&view), [0, 0]);
+        assert_eq!(alone.local(&BTreeMap::new(), false, 0).cold_tokens, [0, 0]);
     }
 
     #[test]

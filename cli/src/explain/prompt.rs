@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use warmpath_prompt::{
-    Api, Body, KnownModel, Large, ModelFiles, Reach, Read, Reader, Unread, model_in_body,
+    Api, Body, KnownModel, Large, ModelFiles, Reach, Read, Reader, Request, Unread, model_in_body,
     preprocess_for,
 };
 use warmpath_routing::catalogue::resolve;
@@ -67,11 +67,16 @@ impl<'a> Asked<'a> {
             Body::Whole(body) => model_in_body(None, body),
             Body::None(_) | Body::TooLarge(..) => Requested::Nothing,
         };
+        // A directory is read for a prompt that is made of it, and for no other.
+        let is_read = match (api, body) {
+            (Some(api), Body::Whole(body)) => Request::parse(api, body).is_ok(),
+            _ => false,
+        };
         let wanted = resolve(policy, state.models.iter().map(|(model, ..)| model), &requested).told;
         for (at, (model, dir, serving)) in state.models.iter().enumerate() {
             let mut model = model.clone();
             let mut artefact = None;
-            if wanted == Some(at) {
+            if wanted == Some(at) && is_read {
                 match dir {
                     None => {
                         why =

@@ -1,7 +1,7 @@
 //! What the simulated gateway knows itself, as the filter does: what it has sent, and what answers
 //! have taught it of prices.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 
 use warmpath_routing::cost::CostModel;
@@ -20,9 +20,10 @@ pub(super) struct Gateway {
     names: Vec<u64>,
     learned: Learned,
     prices: BTreeMap<String, CostModel>,
-    /// What happens to requests under way, in microseconds of the trace.
-    due: BinaryHeap<Reverse<(u64, usize)>>,
-    events: Vec<Event>,
+    /// What happens to requests under way.
+    due: BinaryHeap<Reverse<Due>>,
+    /// Events so far, so that those of one moment keep their order.
+    count: u64,
     sent: Option<Sent>,
 }
 
@@ -57,7 +58,32 @@ struct Sent {
     at_ms: f64,
 }
 
-#[derive(Clone)]
+/// An event and when it comes, in microseconds of the trace.
+struct Due {
+    at: (u64, u64),
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.cmp(&other.at)
+    }
+}
+
 enum Event {
     /// The first token has come.
     FirstToken { pool: String, replica: u64, cold_tokens: u32, timing: Timing },
@@ -73,16 +99,15 @@ impl Gateway {
             learned: Learned::default(),
             prices: BTreeMap::new(),
             due: BinaryHeap::new(),
-            events: Vec::new(),
+            count: 0,
             sent: None,
         }
     }
 
     /// Lets time pass: first tokens come, answers end.
     pub(super) fn advance(&mut self, world: &mut World, cost: &CostModel, now_ms: f64) {
-        while self.due.peek().is_some_and(|Reverse((at, _))| *at <= micros(now_ms)) {
-            let Some(Reverse((_, event))) = self.due.pop() else { break };
-            let Some(event) = self.events.get(event).cloned() else { continue };
+        while self.due.peek().is_some_and(|Reverse(due)| due.at.0 <= micros(now_ms)) {
+            let Some(Reverse(Due { event, .. })) = self.due.pop() else { break };
             let places = Places { names: &self.names, loads: &mut world.loads };
             match event {
                 Event::FirstToken { pool, replica, cold_tokens, timing } => {
@@ -92,9 +117,6 @@ impl Gateway {
                 }
                 Event::End { replica } => self.traffic.landed(places, replica),
             }
-        }
-        if self.due.is_empty() {
-            self.events.clear();
         }
     }
 
@@ -136,8 +158,8 @@ impl Gateway {
     }
 
     fn later(&mut self, at_ms: f64, event: Event) {
-        self.due.push(Reverse((micros(at_ms), self.events.len())));
-        self.events.push(event);
+        self.count += 1;
+        self.due.push(Reverse(Due { at: (micros(at_ms), self.count), event }));
     }
 }
 

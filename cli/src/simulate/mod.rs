@@ -1,7 +1,8 @@
 //! `warmpath simulate`: a recorded trace through the very decision that the filter takes.
 //!
 //! Time, engines and network are simulated; the decision, its costs, ring and bounds are real, as is
-//! what the gateway itself knows: requests under way, speculation, learned prices.
+//! what the gateway itself knows: requests under way, speculation, learned prices. Where all replicas
+//! are full a request goes on at once; the filter holds it back a moment.
 
 mod args;
 mod fleet;

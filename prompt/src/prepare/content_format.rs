@@ -209,6 +209,16 @@ mod tests {
                 "{% macro show(a, text=none) %}{% for c in text %}{% endfor %}{% endmacro %}\
                  {% for m in messages %}{{ show(1, text=m.content) }}{% endfor %}",
             ),
+            (
+                true,
+                "{% autoescape false %}{% for m in messages %}{% for c in m.content %}x{% endfor %}\
+                 {% endfor %}{% endautoescape %}",
+            ),
+            (
+                true,
+                "{% block all %}{% for m in messages %}{% for c in m.content %}x{% endfor %}\
+                 {% endfor %}{% endblock %}",
+            ),
             // The engine's search fails here, and then it takes strings.
             (false, "{% set ns.a = messages %}{% for c in content %}{% endfor %}"),
             (false, "{% for m in messages %}{% for a, b in m.content %}{% endfor %}{% endfor %}"),

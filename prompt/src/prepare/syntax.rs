@@ -51,6 +51,11 @@ pub(crate) fn visit<'t>(statement: &'t Stmt<'t>, see: &mut impl FnMut(Node<'t>))
             all(&node.macro_decl.body, see);
         }
         Stmt::Do(node) => call(&node.call, see),
+        Stmt::AutoEscape(node) => {
+            expression(&node.enabled, see);
+            all(&node.body, see);
+        }
+        Stmt::Block(node) => all(&node.body, see),
         _ => {}
     }
 }

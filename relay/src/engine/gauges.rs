@@ -46,6 +46,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
     for line in text.lines() {
         let name = Sample::name_of(line);
         let of = || KINDS.into_iter().find(|kind| name.strip_prefix(kind).is_some_and(is_of));
+        speculates |= name.starts_with("vllm:spec_decode_");
         // Most lines are of other metrics: their labels aren't looked at.
         if !GAUGES.contains(&name) && (kind.is_some() || of().is_none()) {
             continue;
@@ -84,10 +85,7 @@ pub(crate) fn parse(text: &str, rank: Rank) -> Page {
                 }
                 continue;
             }
-            _ => {
-                speculates |= name.starts_with("vllm:spec_decode_");
-                continue;
-            }
+            _ => continue,
         };
         if let Owner::Rank(number) = owner
             && ranks.len() < MAX_RANKS

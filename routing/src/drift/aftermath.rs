@@ -110,7 +110,8 @@ impl Aftermath {
     pub fn take(&mut self, answered: Answered, next: NextBlock, sent_ms: u64) -> Option<Answered> {
         let Observation { expected, actual, .. } = answered.seen;
         // Of what an engine had cached, or has computed.
-        let looks = next.key.is_some() && (actual <= expected || next.tokens <= actual);
+        let found = actual.saturating_add(next.dropped_tokens);
+        let looks = next.key.is_some() && (actual <= expected || next.tokens <= found);
         let pending = Pending { answered, next, sent_ms, until_ms: None };
         let replica = pending.answered.id.replica;
         let follows = if pending.is_cold() {
@@ -208,8 +209,13 @@ mod tests {
         }
     }
 
-    const NEXT: NextBlock =
-        NextBlock { slot: 1, key: Some(Key([0; 16])), tokens: 128, block_tokens: 16 };
+    const NEXT: NextBlock = NextBlock {
+        slot: 1,
+        key: Some(Key([0; 16])),
+        tokens: 128,
+        block_tokens: 16,
+        dropped_tokens: 0,
+    };
 
     /// What is known of one answer when its replica's events last told of the slot at those times.
     fn after(answer: Answered, held_ms: u64, lost_ms: u64, at_ms: u64) -> Vec<After> {
@@ -278,6 +284,9 @@ mod tests {
         ] {
             assert_eq!(aftermath.take(answer.clone(), next, 1_000), Some(answer));
         }
+        // An engine that drops a block of 16 had the next one nevertheless, if it says 112.
+        let drops = NextBlock { dropped_tokens: 16, ..NEXT };
+        assert_eq!(Aftermath::default().take(answered(96, 112), drops, 1_000), None);
         for n in 0..20 {
             assert_eq!(aftermath.take(answered(0, 0), NEXT, 1_000).is_some(), n >= MOST_COLD);
         }

@@ -36,6 +36,8 @@ pub struct NextBlock {
     pub tokens: u32,
     /// Of the engine's blocks; the longest that are usual where that isn't known.
     pub block_tokens: u32,
+    /// Tokens that its engine drops of what it finds cached.
+    pub dropped_tokens: u32,
 }
 
 impl NextBlock {
@@ -47,7 +49,7 @@ impl NextBlock {
         // A fingerprint belongs to the engine's block in which it ends.
         let blocks = (end / BLOCK).max(promised / BLOCK + 1);
         let key = keys.get(blocks as usize - 1).copied();
-        Self { slot, key, tokens: blocks.saturating_mul(BLOCK), block_tokens }
+        Self { slot, key, tokens: blocks.saturating_mul(BLOCK), block_tokens, dropped_tokens: 0 }
     }
 }
 
@@ -66,7 +68,9 @@ impl Forecast {
         // What lies beyond all that was looked at may well be cached.
         let looked = (ask.keys.len() as u32).saturating_mul(BLOCK);
         let block = replica.block_tokens.max(BLOCK);
-        let held = route.cached_tokens.saturating_add(replica.dropped_tokens);
+        // Of a hit of nothing nothing was dropped.
+        let dropped = if route.cached_tokens == 0 { 0 } else { replica.dropped_tokens };
+        let held = route.cached_tokens.saturating_add(dropped);
         let all_held = held.saturating_add(block) > looked;
         let beyond = !whole && ask.left_out.is_none() && all_held;
         let hopes = route.hoped_tokens > route.cached_tokens;
@@ -74,7 +78,10 @@ impl Forecast {
             cached: route.cached_tokens,
             excused: if beyond { u32::MAX } else { excused },
             sent_before: if hopes { route.hoped_tokens } else { 0 },
-            next: NextBlock::after(held, ask.keys, replica.slot, replica.block_tokens),
+            next: NextBlock {
+                dropped_tokens: replica.dropped_tokens,
+                ..NextBlock::after(held, ask.keys, replica.slot, replica.block_tokens)
+            },
             certain: route.hoped_tokens == route.cached_tokens,
             prompt: whole.then_some(ask.prompt_tokens),
         })

@@ -66,22 +66,27 @@ impl Pool {
         }
     }
 
-    /// Looks the prompt up; `read`: not where prompt logprobs are asked for.
-    fn admit(&mut self, prompt: Prompt, read: bool, report: bool) -> Running {
+    /// Looks the prompt up; `read`: not where prompt logprobs are asked for. None where there is room for
+    /// nothing of it: then it waits, and is looked up again when it has its turn.
+    fn admit(&mut self, prompt: Prompt, read: bool, report: bool) -> Option<Running> {
         let most = if prompt.rest { prompt.path.len() } else { prompt.path.len() - 1 };
         let cached = |n: &usize| self.copies.contains_key(&prompt.hash(*n));
         let hits = if read { (1..=most).take_while(cached).count() } else { 0 };
+        let blocks: Vec<usize> = (1..=hits).map(|n| self.copies[&prompt.hash(n)][0]).collect();
+        let unused = blocks.iter().filter(|&&block| self.users[block] == 0).count();
+        if hits < prompt.path.len() && self.free.len() == unused {
+            return None;
+        }
         if report && hits > 0 {
             self.events.push(prompt.stored(0..hits));
         }
-        let blocks: Vec<usize> = (1..=hits).map(|n| self.copies[&prompt.hash(n)][0]).collect();
         for &block in &blocks {
             if self.users[block] == 0 {
                 self.free.retain(|&other| other != block);
             }
             self.users[block] += 1;
         }
-        Running { prompt, blocks, cached: hits }
+        Some(Running { prompt, blocks, cached: hits })
     }
 
     /// Schedules some more blocks of its prompt, as far as there is room.
@@ -174,9 +179,11 @@ fn drive(
         match step {
             Step::Ask { path, rest, report, blocks } => {
                 paths.insert(path.clone());
-                let mut request = pool.admit(Prompt { path, rest }, true, report && reports);
-                pool.schedule(&mut request, blocks);
-                running.push(request);
+                let request = pool.admit(Prompt { path, rest }, true, report && reports);
+                if let Some(mut request) = request {
+                    pool.schedule(&mut request, blocks);
+                    running.push(request);
+                }
             }
             Step::Schedule { which, blocks } if !running.is_empty() => {
                 let which = which % running.len();
@@ -240,7 +247,7 @@ fn claimed(bench: &mut Bench, pool: &mut Pool) -> usize {
 
 /// A request that runs alone.
 fn ask(pool: &mut Pool, path: &[u8], read: bool, report: bool) {
-    let mut request = pool.admit(prompt(path), read, report);
+    let mut request = pool.admit(prompt(path), read, report).unwrap();
     pool.schedule(&mut request, path.len());
     pool.finish(request);
 }
