@@ -33,7 +33,8 @@ def other_tokenizer(directory):
     path = directory / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
     merges = tokenizer["model"]["merges"]
-    tokenizer["model"]["merges"] = merges[:len(merges) // 50]
+    # Words that are tokens are else taken whole.
+    tokenizer["model"].update(merges=merges[:len(merges) // 50], ignore_merges=False)
     path.write_text(json.dumps(tokenizer))
 
 
