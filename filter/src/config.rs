@@ -25,7 +25,7 @@ pub struct SideStream {
     /// Milliseconds between ticks: how soon it connects and notices silence.
     #[serde(default = "defaults::tick_ms")]
     pub tick_ms: u32,
-    /// Silence after which the relay counts as gone, in milliseconds. It beats every second.
+    /// Silence after which the relay counts as gone, in milliseconds. It beats twice a second.
     #[serde(default = "defaults::silence_ms")]
     pub silence_ms: u64,
 }

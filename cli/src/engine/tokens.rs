@@ -1,4 +1,4 @@
-//! The tokenizer behind the engine: the only place that knows the routing crate's prompt code.
+//! The tokenizer behind the engine: the only place that knows the prompt crate.
 
 use std::path::Path;
 use std::sync::Mutex;

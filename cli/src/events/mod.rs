@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use warmpath_prompt::Serving;
+use warmpath_prompt::Engine;
 use warmpath_relay::artefact;
 use warmpath_relay::index::{Duplicates, Limits, ModelScope};
 
 use crate::output;
+use crate::serving::ServingOptions;
 use source::{Live, Note, file};
 use tap::{Show, Tap};
 
@@ -31,6 +32,14 @@ pub(crate) struct Args {
     /// Model directory, for the fingerprints' scope [default: fingerprints of no real model]
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// The engine that serves it: vllm or sglang
+    #[arg(long, value_name = "ENGINE", default_value = "vllm")]
+    engine: String,
+    /// Its version [default: the one that is known best]
+    #[arg(long, value_name = "V")]
+    engine_version: Option<String>,
+    #[command(flatten)]
+    options: ServingOptions,
     /// The model version that fingerprints are rooted in
     #[arg(long, value_name = "V", default_value = "")]
     model_version: String,
@@ -50,10 +59,11 @@ pub(crate) struct Args {
 
 /// Ends at the file's end, after `--count` batches, or at Ctrl-C; always with a summary.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let engine = Engine::of(&args.engine, args.engine_version.as_deref())
+        .with_context(|| format!("{} {:?}", args.engine, args.engine_version))?;
+    let serving = args.options.serving(engine)?;
     let tokenizer_hash = match &args.model {
-        Some(path) => {
-            artefact::build(path, &Serving::default()).map_err(anyhow::Error::msg)?.tokenizer_hash
-        }
+        Some(path) => artefact::build(path, &serving).map_err(anyhow::Error::msg)?.tokenizer_hash,
         None => [0; 32],
     };
     let scope = ModelScope { version: args.model_version, tokenizer_hash };

@@ -1,4 +1,4 @@
-//! A part of a text.
+//! A part of a text: an added token, or what stands between two.
 
 use crate::tokenizer::spaces::Opening;
 

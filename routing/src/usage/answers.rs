@@ -1,4 +1,4 @@
-//! Field by field as the engines named write them.
+//! Answers as engines write them, for the tests of usage.
 
 /// vLLM 0.32, `/v1/chat/completions`.
 pub(super) const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"the \"usage\":{\"prompt_tokens\":9} of {it"}}],"service_tier":null,"usage":{"prompt_tokens":162,"total_tokens":163,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":160},"completion_tokens_details":null},"prompt_logprobs":null,"kv_transfer_params":null}"#;

@@ -1,3 +1,5 @@
+//! Compressed bodies, whole, cut off and hostile.
+
 use std::io::Write;
 
 use flate2::Compression;

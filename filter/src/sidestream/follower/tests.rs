@@ -1,3 +1,5 @@
+//! What the service makes of a relay's messages.
+
 use warmpath_proto::v1::{
     ArtefactChunk, Beat, BlockChange, Blocks, Down, Ends, Load, Loads, Model, Models, Replica,
     Replicas, SnapshotBegin, SnapshotEnd, Tier, tier,

@@ -1,3 +1,5 @@
+//! Finding the model in bodies that come piece by piece.
+
 use std::fmt::Write;
 
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What names a template gives to what: before a macro is compiled, that has to be known of all.
+//! The names that a template sets, collected before its macros are compiled.
 
 use minijinja::machinery::ast;
 
