@@ -25,14 +25,14 @@ use warmpath_routing::traffic::Traffic;
 use warmpath_routing::view::World;
 
 use super::feedback::Feedback;
-use super::fresher::Fresher;
+use super::loaded_models;
 use super::metrics::Metrics;
+use super::orca_loads::OrcaLoads;
 use super::pace::Pace;
-use super::prompts;
+use super::poison::PoisonPrompts;
 use super::recall::Recall;
 use super::sample::Sample;
 use super::stored::Stored;
-use super::suspects::Suspects;
 use super::ticket::Ticket;
 use super::view::View;
 use crate::config;
@@ -98,10 +98,10 @@ pub(super) struct Dispatch<D> {
     hints: RefCell<Hints>,
     pub(super) view: View,
     pub(super) traffic: Traffic,
-    fresher: Fresher,
+    orca_loads: OrcaLoads,
     pub(super) feedback: Feedback,
     recall: Recall,
-    suspects: Suspects,
+    poison: PoisonPrompts,
     sample: Sample,
     pace: Pace,
     awaits: bool,
@@ -129,16 +129,16 @@ impl<D: Data> Dispatch<D> {
             pace: Pace::new(config.shell.refresh_ms),
             awaits: false,
             sample: Sample::default(),
-            suspects: Suspects::new(config.policy.poison.clone()),
+            poison: PoisonPrompts::new(config.policy.poison.clone()),
             config,
             traffic: Traffic::new(id),
-            fresher: Fresher::default(),
+            orca_loads: OrcaLoads::default(),
             feedback: Feedback::define(),
             recall: Recall::define(),
             map: Map(data),
             hints: RefCell::default(),
             view: View::default(),
-            reader: prompts::of_this_vm(),
+            reader: loaded_models::of_this_vm(),
             told_pools: false,
             misfiled: 0,
             metrics: Metrics::define(),
@@ -215,7 +215,7 @@ impl<D: Data> Dispatch<D> {
         if self.pace.wake() {
             self.look_around(now_ms);
         }
-        let prompt = self.suspects.name(asked.body, asked.content_length);
+        let prompt = self.poison.name(asked.body, asked.content_length);
         if let Some(refused) = self.refuse_poison(prompt, now_ms) {
             return refused;
         }

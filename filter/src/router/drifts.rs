@@ -27,7 +27,7 @@ pub(super) struct Drifts {
     held: BTreeMap<Id, [Observation; 2]>,
     began: Counter,
     drifting: Vec<(Kind, Gauge)>,
-    suspects: Vec<(Suspect, Gauge)>,
+    poison: Vec<(Suspect, Gauge)>,
 }
 
 impl Drifts {
@@ -43,7 +43,7 @@ impl Drifts {
             drifting: kinds
                 .map(|kind| (kind, gauge(format!("drifting.{}", kind.name()))))
                 .collect(),
-            suspects: Suspect::ALL
+            poison: Suspect::ALL
                 .map(|suspect| (suspect, gauge(format!("suspect.{}", suspect.name()))))
                 .into(),
         }
@@ -187,7 +187,7 @@ impl Drifts {
         for (kind, gauge) in &self.drifting {
             gauge.set(self.table.drifting(*kind) as u64);
         }
-        for (suspect, gauge) in &self.suspects {
+        for (suspect, gauge) in &self.poison {
             gauge.set(self.table.suspected(*suspect) as u64);
         }
     }

@@ -17,7 +17,7 @@ use warmpath_routing::requested::Requested;
 use warmpath_routing::residency::Claim;
 
 use super::dispatch::{Asked, Decided, Dispatch, Told};
-use super::prompts::{self, Loaded};
+use super::loaded_models::{self, Loaded};
 use super::ticket::{Answer, Ticket};
 use crate::config::Config;
 use crate::shared::{self, Data as _, Memory};
@@ -169,7 +169,7 @@ impl Gateway {
     /// Loads a model that is not loaded yet, if there is one.
     fn load_one(&self) -> Loaded {
         let router = &self.router;
-        prompts::load_one(&mut router.reader.borrow_mut(), &router.view, &router.map.0, 0)
+        loaded_models::load_one(&mut router.reader.borrow_mut(), &router.view, &router.map.0, 0)
     }
 
     fn routed(&mut self, zone: &str, body: &serde_json::Value) -> Told {

@@ -11,7 +11,7 @@ impl<D: Data> Dispatch<D> {
     /// Whether to look into the answer to this request: into all of a replica that failed of late, and
     /// of a prompt during which one did.
     pub(in crate::router) fn looks_into(&mut self, ticket: &Ticket) -> bool {
-        self.suspects.knows(ticket.prompt)
+        self.poison.knows(ticket.prompt)
             || ticket.at.is_some_and(|name| self.traffic.doubts(name) || self.sample.take(name))
     }
 
@@ -40,7 +40,7 @@ impl<D: Data> Dispatch<D> {
                 }
                 if let Some(orca) = answer.orca {
                     self.metrics.load_reports.add(1);
-                    self.fresher.heard(&mut self.view, name, orca, now_ms());
+                    self.orca_loads.heard(&mut self.view, name, orca, now_ms());
                 }
             }
             // Elsewhere than foreseen: it counts there from now on, and the forecast is void.

@@ -7,7 +7,7 @@ use warmpath_routing::view::ReplicaState;
 use super::{Decided, Dispatch};
 use crate::host::HostError;
 use crate::router::client::Client;
-use crate::router::suspects::{Doubtful, Refused};
+use crate::router::poison::{Doubtful, Refused};
 use crate::router::ticket::{Answer, Ticket};
 use crate::shared::Data;
 use warmpath_routing::poison::Prompt;
@@ -15,7 +15,7 @@ use warmpath_routing::poison::Prompt;
 impl<D: Data> Dispatch<D> {
     /// The answer to a prompt that kills engines.
     pub(super) fn refuse_poison(&self, prompt: Option<Prompt>, now_ms: u64) -> Option<Decided> {
-        self.suspects.refuses(prompt, now_ms).then(|| {
+        self.poison.refuses(prompt, now_ms).then(|| {
             let refusal = Poison::refusal();
             self.metrics.refused(&refusal);
             Decided::Refuse(refusal)
@@ -25,7 +25,7 @@ impl<D: Data> Dispatch<D> {
     /// What a request itself may be to blame for. Of bodies that are not read to their end one client
     /// has only one, or it could make up any number of them.
     fn request(&self, ticket: &Ticket, client: Option<&Client>) -> Cause {
-        let address = || client.map_or(0, |client| self.suspects.client(&client.address));
+        let address = || client.map_or(0, |client| self.poison.client(&client.address));
         let prompt = match ticket.prompt {
             Some(prompt) if prompt.whole => prompt.id as u64,
             Some(_) => address(),
@@ -108,8 +108,8 @@ impl<D: Data> Dispatch<D> {
 
     /// An engine has answered to the end: it lived through this prompt.
     pub(in crate::router) fn lived(&mut self, ticket: &Ticket) {
-        if let Some(prompt) = ticket.prompt.filter(|prompt| self.suspects.knows(Some(*prompt))) {
-            let told = self.suspects.answered(&mut self.map.0, prompt).map(|()| Vec::new());
+        if let Some(prompt) = ticket.prompt.filter(|prompt| self.poison.knows(Some(*prompt))) {
+            let told = self.poison.answered(&mut self.map.0, prompt).map(|()| Vec::new());
             self.say_refused(told);
         }
     }
@@ -128,10 +128,10 @@ impl<D: Data> Dispatch<D> {
 
     fn died_of(&mut self, prompt: Prompt, endpoints: &[&str], client: &str, at_ms: u64) {
         self.metrics.poison_deaths.add(endpoints.len() as u64);
-        let engines = endpoints.iter().map(|endpoint| self.suspects.engine(endpoint)).collect();
-        let client = self.suspects.client(client);
+        let engines = endpoints.iter().map(|endpoint| self.poison.engine(endpoint)).collect();
+        let client = self.poison.client(client);
         let death = Death { prompt: prompt.id, client, engines, at_ms };
-        let told = self.suspects.died(&mut self.map.0, death);
+        let told = self.poison.died(&mut self.map.0, death);
         self.say_refused(told);
     }
 
@@ -140,7 +140,7 @@ impl<D: Data> Dispatch<D> {
         let (Some(prompt), Some(client)) = (ticket.prompt, &answer.client) else { return };
         let endpoint = ticket.named.endpoint_of(name).to_owned();
         let client = client.address.clone();
-        self.suspects.doubt(Doubtful { prompt, name, endpoint, client, at_ms });
+        self.poison.doubt(Doubtful { prompt, name, endpoint, client, at_ms });
     }
 
     /// Engines that failed at a prompt a moment ago and are down now died of it.
@@ -150,14 +150,14 @@ impl<D: Data> Dispatch<D> {
             let mut replicas = view.names.iter().zip(&view.world.replicas);
             replicas.any(|(at, it)| *at == name && it.state != ReplicaState::Down)
         };
-        for gone in self.suspects.gone(|name| !serves(name), now_ms) {
+        for gone in self.poison.gone(|name| !serves(name), now_ms) {
             self.died_of(gone.prompt, &[&gone.endpoint], &gone.client, now_ms);
         }
     }
 
     /// Hears of other workers' deaths and tells them of this one's.
-    pub(super) fn exchange_suspects(&mut self) {
-        let told = self.suspects.refresh(&mut self.map.0);
+    pub(super) fn exchange_poison(&mut self) {
+        let told = self.poison.refresh(&mut self.map.0);
         self.say_refused(told);
     }
 
@@ -167,7 +167,7 @@ impl<D: Data> Dispatch<D> {
                 for Refused { prompt, ms, engines } in all {
                     let known = self.view.world.replicas.iter().map(|it| it.endpoint.as_str());
                     let mut died: Vec<&str> =
-                        known.filter(|it| engines.contains(&self.suspects.engine(it))).collect();
+                        known.filter(|it| engines.contains(&self.poison.engine(it))).collect();
                     died.dedup();
                     log::warn!(
                         "router: prompt {:08x} is refused for {} s: {} engines died while they \

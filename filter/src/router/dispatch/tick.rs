@@ -2,7 +2,7 @@
 
 use super::Dispatch;
 use super::lookups::Seen;
-use crate::router::prompts::{self, Loaded};
+use crate::router::loaded_models::{self, Loaded};
 use crate::shared::{self, Data, Ledgers};
 
 impl<D: Data> Dispatch<D> {
@@ -16,11 +16,11 @@ impl<D: Data> Dispatch<D> {
             log::error!("router: {error}");
         }
         self.metrics.totals(self.traffic.totals(now_ms));
-        self.metrics.poison_prompts.set(self.suspects.refused(now_ms) as u64);
+        self.metrics.poison_prompts.set(self.poison.refused(now_ms) as u64);
         self.sample.tick(now_ms);
         let mut reader = self.reader.borrow_mut();
         let memo_bytes = self.config.shell.memo_bytes;
-        let loaded = prompts::load_one(&mut reader, &self.view, &self.map.0, memo_bytes);
+        let loaded = loaded_models::load_one(&mut reader, &self.view, &self.map.0, memo_bytes);
         match &loaded {
             Loaded::Nothing => {}
             Loaded::Ready(name) => {
@@ -43,7 +43,7 @@ impl<D: Data> Dispatch<D> {
             && !self.awaits
             && !self.traffic.has_in_flight()
             && self.recall.is_told()
-            && !self.suspects.has_news()
+            && !self.poison.has_news()
             && !self.feedback.is_busy();
         self.pace.tick(!calm);
     }
@@ -103,7 +103,7 @@ impl<D: Data> Dispatch<D> {
                 log::error!("router: {error}");
             }
         }
-        self.fresher.refresh(&mut self.view, now_ms);
+        self.orca_loads.refresh(&mut self.view, now_ms);
         if let Err(error) =
             self.traffic.exchange(&mut Ledgers(&mut self.map.0), self.view.places(), now_ms)
         {
@@ -113,7 +113,7 @@ impl<D: Data> Dispatch<D> {
         let generation = self.view.look(now_ms, self.config.policy.stale_after_ms);
         self.close_loop(generation, now_ms);
         self.settle_doubts(now_ms);
-        self.exchange_suspects();
+        self.exchange_poison();
     }
 
     /// Looks what became of answers that were not as foreseen, and shares that with the others.

@@ -13,7 +13,7 @@ const HOLD_MS: u64 = 1_000;
 
 /// Reports by replica. Only those of the view's replicas are kept.
 #[derive(Debug, Default)]
-pub(super) struct Fresher {
+pub(super) struct OrcaLoads {
     reports: BTreeMap<u64, Report>,
     /// The version of the loads that the reports lie over.
     over: Option<u32>,
@@ -27,7 +27,7 @@ struct Report {
     until_ms: u64,
 }
 
-impl Fresher {
+impl OrcaLoads {
     /// An engine reports its load with an answer.
     pub(super) fn heard(&mut self, view: &mut View, name: u64, orca: Orca, now_ms: u64) {
         let Some(load) = place(view, name) else { return };

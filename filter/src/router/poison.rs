@@ -18,7 +18,7 @@ const MOST_CHANGES: usize = 256;
 pub(super) struct Refused {
     pub(super) prompt: u128,
     pub(super) ms: u64,
-    /// As [`Suspects::engine`] names them.
+    /// As [`PoisonPrompts::engine`] names them.
     pub(super) engines: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Doubtful {
 }
 
 /// The workers' common table.
-pub(super) struct Suspects {
+pub(super) struct PoisonPrompts {
     rule: Poison,
     /// What shared data said, and what has changed since.
     known: Option<(Naming, Table)>,
@@ -60,7 +60,7 @@ pub(super) struct Suspects {
     doubtful: Vec<Doubtful>,
 }
 
-impl Suspects {
+impl PoisonPrompts {
     pub(super) fn new(rule: Poison) -> Self {
         Self {
             rule,
@@ -321,15 +321,15 @@ mod tests {
 
     const NOW: u64 = 1_000_000;
 
-    fn worker() -> Suspects {
-        Suspects::new(Poison::default())
+    fn worker() -> PoisonPrompts {
+        PoisonPrompts::new(Poison::default())
     }
 
     fn death(prompt: Option<Prompt>, engine: u64) -> Death {
         Death { prompt: prompt.unwrap().id, client: 1, engines: vec![engine], at_ms: NOW }
     }
 
-    fn two(board: &Board) -> (Suspects, Suspects) {
+    fn two(board: &Board) -> (PoisonPrompts, PoisonPrompts) {
         let (mut a, mut b) = (worker(), worker());
         assert_eq!(a.name(Body::Whole(b"a body"), None), None, "the secret is not known yet");
         for worker in [&mut a, &mut b] {
@@ -364,7 +364,7 @@ mod tests {
         a.refresh(&mut board).unwrap();
         assert!(!a.knows(prompt) && !b.knows(prompt));
         let off = Poison { engines: 0, ..Poison::default() };
-        let mut off = Suspects::new(off);
+        let mut off = PoisonPrompts::new(off);
         off.refresh(&mut board).unwrap();
         off.died(&mut board, death(prompt, 10)).unwrap();
         assert!(!off.knows(prompt));
@@ -403,7 +403,7 @@ mod tests {
         a.refresh(&mut board).unwrap();
         assert_eq!(board.0.borrow().writes, before + 2);
         b.refresh(&mut board).unwrap();
-        let known = |worker: &Suspects| prompts.iter().filter(|it| worker.knows(**it)).count();
+        let known = |worker: &PoisonPrompts| prompts.iter().filter(|it| worker.knows(**it)).count();
         assert!(known(&b) > 1 && known(&a) == known(&b));
         // Nothing is written where nothing is new.
         for _ in 0..10 {
