@@ -4,6 +4,7 @@ mod adapters;
 mod lessons;
 mod policy;
 mod ranks;
+mod speculation;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use super::streams::{QUEUE, QUEUE_BYTES};
 use super::*;
 use crate::engine::report::Load;
 use crate::events::{EngineHash, Kind, Medium, Removed, Stored};
-use crate::index::{BlockDrop, Duplicates, Limits, ModelScope, View};
+use crate::index::{Duplicates, Limits, ModelScope, View};
 
 fn known(endpoint: &str) -> Registration {
     let scope = Arc::new(ModelScope { version: "1".into(), tokenizer_hash: [1; 32] });
@@ -37,31 +38,6 @@ fn known(endpoint: &str) -> Registration {
         view: View::new(scope, Duplicates::Doubt, Limits::default()),
         counters: Arc::default(),
     }
-}
-
-#[test]
-fn an_engine_that_speculates_unsaid_is_told_of() {
-    let unsaid = |says_speculation, speculates| {
-        let mut state = State::new(vec![Registration { says_speculation, ..known("127.0.0.1:0") }]);
-        state.take(Message::Speculates { replica: 0, speculates });
-        state.summary().replicas[0].speculates_unsaid
-    };
-    assert!(unsaid(false, true));
-    assert!(!unsaid(true, true) && !unsaid(false, false));
-}
-
-#[test]
-fn what_an_engine_drops_is_in_the_table() {
-    let mut dropping = known("127.0.0.1:0");
-    dropping.view = dropping.view.dropping(BlockDrop::All);
-    let mut state = State::new(vec![dropping, known("127.0.0.1:1")]);
-    let dropped = |state: &State| {
-        state.table().replicas.iter().map(|replica| replica.dropped_tokens).collect::<Vec<_>>()
-    };
-    assert_eq!(dropped(&state), [0, 0], "no block is known yet");
-    store(&mut state, 0, 1);
-    store(&mut state, 1, 1);
-    assert_eq!(dropped(&state), [16, 0]);
 }
 
 fn state(replicas: usize) -> State {
