@@ -2,7 +2,7 @@
 // In V8 as in Envoy, but without Envoy: what is measured is the wasm and the crossings alone.
 import { WASI } from "node:wasi";
 
-const OK = 0, NOT_FOUND = 1, CAS_MISMATCH = 8;
+const OK = 0, NOT_FOUND = 1, CAS_MISMATCH = 8, INTERNAL_FAILURE = 10;
 const text = new TextDecoder(), utf8 = new TextEncoder();
 
 /** Shared data of all VMs: key -> [bytes, version]. */
@@ -11,10 +11,12 @@ export class Shared {
   versions = 0;
 }
 
-/** One VM. `calls` counts hostcalls by name; `now` is the clock in nanoseconds (BigInt). */
+/** One VM. `calls` counts hostcalls by name; `now` is the clock in nanoseconds (BigInt); a hostcall for whose
+ * name `fails` says yes is refused. */
 export class Vm {
   calls = new Map();
   trace = null;
+  fails = null;
   now = 1_700_000_000_000_000_000n;
   buffers = new Map();
   maps = new Map();
@@ -36,7 +38,7 @@ export class Vm {
           : name.includes("shared_data") ? vm.read(args[0], args[1])
           : name.includes("property") ? vm.read(args[0], args[1]).replaceAll("\0", ".")
           : name.includes("metric") ? (vm.metrics[args[0]] ?? "") : ""]);
-        return call(...args);
+        return vm.fails?.(name) ? INTERNAL_FAILURE : call(...args);
       };
     }
     const instance = await WebAssembly.instantiate(module, imports);
@@ -116,7 +118,11 @@ export class Vm {
     this.shared.values.set(name, [this.slice(value, size).slice(), ++this.shared.versions]);
     return OK;
   }
-  proxy_send_local_response(status) { this.answered = status; return OK; }
+  proxy_send_local_response(status, _, __, at, size) {
+    this.answered = status;
+    this.answer = this.read(at, size);
+    return OK;
+  }
   proxy_grpc_stream(...args) { this.view().setUint32(args.at(-1), 77, true); return OK; }
   proxy_grpc_send() { return OK; }
   proxy_grpc_cancel() { return OK; }
