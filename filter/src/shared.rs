@@ -107,26 +107,26 @@ pub trait Data {
     /// A value; `None` if it was never set, or is empty.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read: the status that Envoy gave.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, HostError>;
 
     /// Replaces a value.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be written: the status that Envoy gave.
     fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), HostError>;
 
     /// A value and its version, which is never 0; `None` if it was never set.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read: the status that Envoy gave.
     fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u32)>, HostError>;
 
     /// Replaces a value if it still has this version; says whether it did. Version 0 replaces
     /// whatever is there.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be written: the status that Envoy gave.
     fn set_if(&mut self, key: &[u8], value: &[u8], version: u32) -> Result<bool, HostError>;
 }
 
@@ -158,7 +158,7 @@ impl Data for Envoy {
 /// 16 times is given up, for the caller to try again.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read or written: the status that Envoy gave.
 pub fn merge_pools(data: &mut impl Data, pools: &[(&str, &str)]) -> Result<(), HostError> {
     for _ in 0..MERGE_TRIES {
         let (before, version) = data.get_versioned(POOLS)?.unwrap_or((Vec::new(), ABSENT));
@@ -174,7 +174,7 @@ pub fn merge_pools(data: &mut impl Data, pools: &[(&str, &str)]) -> Result<(), H
 /// each time.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read or written: the status that Envoy gave.
 pub fn add_lessons(data: &mut impl Data, lessons: Vec<v1::Lesson>) -> Result<bool, HostError> {
     // Messages that stand one after the other are one with the entries of both.
     let more = v1::Lessons { lessons }.encode_to_vec();
@@ -194,7 +194,7 @@ pub fn add_lessons(data: &mut impl Data, lessons: Vec<v1::Lesson>) -> Result<boo
 /// Takes the lessons that wait there, as they lie there; `None` where there are none.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read or written: the status that Envoy gave.
 pub fn take_lessons(data: &mut impl Data) -> Result<Option<Vec<u8>>, HostError> {
     let Some((bytes, version)) = data.get_versioned(LESSONS)? else { return Ok(None) };
     // Where a worker has just added to them they are taken with the next tick.

@@ -64,7 +64,7 @@ fn found<T>(call: &'static str, result: std::result::Result<Option<T>, u32>) -> 
 /// Wall clock, in nanoseconds since 1970.
 ///
 /// # Errors
-/// The host's.
+/// Where Envoy doesn't say the time.
 pub fn now_nanos() -> Result<u64> {
     named("get_current_time", raw::now_nanos())
 }
@@ -78,7 +78,7 @@ pub fn now_ms() -> u64 {
 /// request that was stopped.
 ///
 /// # Errors
-/// The host's: there is no such context any more, say.
+/// Where there is no such context any more.
 pub fn act_for(context: u32) -> Result<()> {
     named("set_effective_context", raw::set_effective_context(context))
 }
@@ -86,7 +86,7 @@ pub fn act_for(context: u32) -> Result<()> {
 /// Lets the stopped request of the context acted for go on, once this callback is over.
 ///
 /// # Errors
-/// The host's.
+/// Where the request is not paused any more, or gone.
 pub fn resume_request() -> Result<()> {
     named("continue_stream", raw::resume_request())
 }
@@ -94,7 +94,7 @@ pub fn resume_request() -> Result<()> {
 /// Asks for ticks of the running root context.
 ///
 /// # Errors
-/// The host's.
+/// Where Envoy refuses the period; it never did.
 pub fn set_tick_period(millis: u32) -> Result<()> {
     named("set_tick_period", raw::set_tick_period(millis))
 }
@@ -102,7 +102,7 @@ pub fn set_tick_period(millis: u32) -> Result<()> {
 /// The plugin configuration; empty if there is none. Within `on_configure` only.
 ///
 /// # Errors
-/// The host's.
+/// Outside of the callback in which Envoy gives the configuration.
 pub fn configuration() -> Result<Vec<u8>> {
     let kind = types::BufferType::PluginConfiguration as u32;
     found("get_buffer(configuration)", raw::buffer(kind, 0, usize::MAX))
@@ -112,7 +112,7 @@ pub fn configuration() -> Result<Vec<u8>> {
 /// A part of the request body that is buffered so far.
 ///
 /// # Errors
-/// The host's.
+/// Outside of a request's body and trailers callbacks: there is no such buffer.
 pub fn request_body(start: usize, most: usize) -> Result<Vec<u8>> {
     let kind = types::BufferType::HttpRequestBody as u32;
     found("get_buffer(request body)", raw::buffer(kind, start, most)).map(Option::unwrap_or_default)
@@ -121,7 +121,7 @@ pub fn request_body(start: usize, most: usize) -> Result<Vec<u8>> {
 /// Puts other bytes in the place of the request body that is buffered so far.
 ///
 /// # Errors
-/// The host's.
+/// Where the buffer can't be changed: it was sent on already.
 pub fn set_request_body(bytes: &[u8]) -> Result<()> {
     // Envoy replaces what begins at 0 and has at least the buffer's length, all of it.
     set_body(0, usize::MAX, bytes)
@@ -130,7 +130,7 @@ pub fn set_request_body(bytes: &[u8]) -> Result<()> {
 /// Adds to the request body that is buffered so far.
 ///
 /// # Errors
-/// The host's.
+/// Where the buffer can't be changed: it was sent on already.
 pub fn append_request_body(bytes: &[u8]) -> Result<()> {
     // What begins behind the buffer's end is appended.
     set_body(usize::MAX, 0, bytes)
@@ -144,7 +144,7 @@ fn set_body(start: usize, size: usize, bytes: &[u8]) -> Result<()> {
 /// A part of the response body that passes just now.
 ///
 /// # Errors
-/// The host's.
+/// Outside of a response's body callback: there is no such buffer.
 pub fn response_body(start: usize, most: usize) -> Result<Vec<u8>> {
     let kind = types::BufferType::HttpResponseBody as u32;
     found("get_buffer(response body)", raw::buffer(kind, start, most))
@@ -171,7 +171,7 @@ impl Headers {
     /// All of them, by one call: each that hands out bytes costs as much as three that don't.
     ///
     /// # Errors
-    /// The host's.
+    /// Where the message has no such headers yet.
     pub fn all(self) -> Result<HeaderList> {
         let bytes = named("get_headers", raw::headers(self.map()))?;
         Ok(HeaderList(bytes.unwrap_or_default()))
@@ -180,7 +180,7 @@ impl Headers {
     /// Sets a header in the place of all of that name.
     ///
     /// # Errors
-    /// The host's.
+    /// Where the headers were sent on already, or may not be changed.
     pub fn set(self, name: &str, value: &str) -> Result<()> {
         named("set_header", raw::set_header(self.map(), name.as_bytes(), value.as_bytes()))
     }
@@ -188,7 +188,7 @@ impl Headers {
     /// Removes all headers of the name; fine if there are none.
     ///
     /// # Errors
-    /// The host's.
+    /// Where the headers were sent on already, or may not be changed.
     pub fn remove(self, name: &str) -> Result<()> {
         match raw::remove_header(self.map(), name.as_bytes()) {
             Err(NOT_FOUND) => Ok(()),
@@ -201,7 +201,7 @@ impl Headers {
 /// them.
 ///
 /// # Errors
-/// The host's.
+/// Where Envoy can't give it; one that isn't there is `None`.
 pub fn property(path: &str) -> Result<Option<Vec<u8>>> {
     found("get_property", raw::property(path.as_bytes()))
 }
@@ -209,7 +209,7 @@ pub fn property(path: &str) -> Result<Option<Vec<u8>>> {
 /// A property that is a whole number.
 ///
 /// # Errors
-/// The host's.
+/// Where Envoy can't give it; one that isn't there, or is no number, is `None`.
 pub fn number(path: &str) -> Result<Option<u64>> {
     let bytes = property(path)?;
     Ok(bytes.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes))
@@ -218,7 +218,7 @@ pub fn number(path: &str) -> Result<Option<u64>> {
 /// Writes a property of the stream; Envoy's filter state has it as `wasm.<name>`.
 ///
 /// # Errors
-/// The host's.
+/// Where Envoy refuses to keep it for the stream.
 pub fn set_property(name: &str, value: &str) -> Result<()> {
     named("set_property", raw::set_property(name.as_bytes(), value.as_bytes()))
 }
@@ -226,7 +226,7 @@ pub fn set_property(name: &str, value: &str) -> Result<()> {
 /// A value of shared data; `None` if it was never set.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read: the status that Envoy gave.
 pub fn shared(key: &[u8]) -> Result<Option<Vec<u8>>> {
     named("get_shared_data", raw::shared(key).map(|(value, _)| value).or_else(none_if_not_found))
 }
@@ -234,7 +234,7 @@ pub fn shared(key: &[u8]) -> Result<Option<Vec<u8>>> {
 /// A value of shared data (empty, if it was set so) with its version; `None` if it was never set.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read: the status that Envoy gave.
 pub fn shared_versioned(key: &[u8]) -> Result<Option<(Vec<u8>, u32)>> {
     let value = raw::shared(key).map(|(value, version)| Some((value.unwrap_or_default(), version)));
     named("get_shared_data", value.or_else(none_if_not_found))
@@ -247,7 +247,7 @@ fn none_if_not_found<T>(status: u32) -> std::result::Result<Option<T>, u32> {
 /// Sets a value of shared data whatever it was.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be written: the status that Envoy gave.
 pub fn set_shared(key: &[u8], value: &[u8]) -> Result<()> {
     named("set_shared_data", raw::set_shared(key, value, 0))
 }
@@ -256,7 +256,7 @@ pub fn set_shared(key: &[u8], value: &[u8]) -> Result<()> {
 /// overwrites whatever is there.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be written: the status that Envoy gave.
 pub fn set_shared_if(key: &[u8], value: &[u8], version: u32) -> Result<bool> {
     match raw::set_shared(key, value, version) {
         Err(CAS_MISMATCH) => Ok(false),
@@ -267,7 +267,7 @@ pub fn set_shared_if(key: &[u8], value: &[u8], version: u32) -> Result<bool> {
 /// Answers the request in the upstream's place. `details` is for the access log.
 ///
 /// # Errors
-/// The host's.
+/// Where an answer was begun already.
 pub fn respond(status: u32, details: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<()> {
     let map = encode_map(headers);
     named("send_local_response", raw::respond(status, details.as_bytes(), &map, body))
@@ -276,7 +276,7 @@ pub fn respond(status: u32, details: &str, headers: &[(&str, &str)], body: &[u8]
 /// Envoy has chosen a route before the filter ran: makes it choose again.
 ///
 /// # Errors
-/// The host's.
+/// Where the stream is over.
 pub fn clear_route_cache() -> Result<()> {
     match raw::foreign(b"clear_route_cache") {
         // Before Envoy had this function it cleared by itself when a header changed.
@@ -288,7 +288,7 @@ pub fn clear_route_cache() -> Result<()> {
 /// Opens a gRPC stream; its token. From a tick only.
 ///
 /// # Errors
-/// The host's; a cluster that isn't there is one.
+/// Where Envoy can't open a stream: a cluster that isn't there is one reason.
 pub fn grpc_open(cluster: &str, service: &str, method: &str) -> Result<u32> {
     // The SDK's own call, as it alone can register the token for callbacks. It panics on statuses
     // other than Ok, ParseFailure and InternalFailure: Envoy gives these three only (grpcStream in
@@ -300,7 +300,7 @@ pub fn grpc_open(cluster: &str, service: &str, method: &str) -> Result<u32> {
 /// Sends a message on a stream that neither side has closed.
 ///
 /// # Errors
-/// The host's.
+/// Where the stream is closed.
 pub fn grpc_send(token: u32, message: &[u8]) -> Result<()> {
     named("grpc_send", raw::grpc_send(token, message))
 }
@@ -309,7 +309,7 @@ pub fn grpc_send(token: u32, message: &[u8]) -> Result<()> {
 /// callbacks it would pull the stream away under Envoy.
 ///
 /// # Errors
-/// The host's.
+/// Where the stream is closed already.
 pub fn grpc_cancel(token: u32) -> Result<()> {
     named("grpc_cancel", raw::grpc_cancel(token))
 }
@@ -317,7 +317,7 @@ pub fn grpc_cancel(token: u32) -> Result<()> {
 /// The gRPC message that is being received. Within its callback only.
 ///
 /// # Errors
-/// The host's.
+/// Outside of the callback in which a message comes.
 pub fn grpc_message(size: usize) -> Result<Vec<u8>> {
     let kind = types::BufferType::GrpcReceiveBuffer as u32;
     found("get_buffer(gRPC)", raw::buffer(kind, 0, size)).map(Option::unwrap_or_default)

@@ -40,7 +40,7 @@ pub(super) enum InflateError {
     TooLarge,
     /// It is not of its coding, or ends too early.
     Corrupt,
-    /// The host's.
+    /// Where Envoy refuses to change the body or its headers.
     Host(host::HostError),
 }
 

@@ -61,7 +61,7 @@ impl Router {
     /// Sets up ticks; the first one looks at shared data.
     ///
     /// # Errors
-    /// The host's.
+    /// Where Envoy doesn't give the configuration or refuses a tick.
     pub fn start(config: config::Router) -> host::Result<Self> {
         host::set_tick_period(config.shell.refresh_ms)?;
         Ok(Self {

@@ -75,7 +75,7 @@ impl PoisonPrompts {
     /// Reads what has changed, and tells what there is to tell. Gives what became refused by that.
     ///
     /// # Errors
-    /// The host's; the next tick tries again.
+    /// Where shared data can't be read or written: the status that Envoy gave; the next tick tries again.
     pub(super) fn refresh(&mut self, data: &mut impl Data) -> Result<Vec<Refused>, HostError> {
         self.told = false;
         if !self.changes.is_empty() {
@@ -172,7 +172,7 @@ impl PoisonPrompts {
     /// Engines died during a prompt. Gives what became refused by that.
     ///
     /// # Errors
-    /// The host's; the next tick tries again.
+    /// Where shared data can't be read or written: the status that Envoy gave; the next tick tries again.
     pub(super) fn died(
         &mut self,
         data: &mut impl Data,
@@ -190,7 +190,7 @@ impl PoisonPrompts {
     /// An engine answered a prompt to its end.
     ///
     /// # Errors
-    /// The host's; the next tick tries again.
+    /// Where shared data can't be read or written: the status that Envoy gave; the next tick tries again.
     pub(super) fn answered(
         &mut self,
         data: &mut impl Data,

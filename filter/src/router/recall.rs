@@ -112,7 +112,7 @@ impl Recall {
     /// Puts what there is to tell where the service finds it. What finds no room there is dropped.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read or written: the status that Envoy gave.
     pub(super) fn tell(&mut self, data: &mut impl Data) -> Result<(), HostError> {
         if self.untold.is_empty() {
             return Ok(());

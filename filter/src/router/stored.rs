@@ -11,7 +11,7 @@ const TRIES: usize = 8;
 /// The name of the replica that holds a response.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read or written: the status that Envoy gave.
 pub(super) fn find(data: &mut impl Data, name: Name, now_s: u32) -> Result<Option<u64>, HostError> {
     let bucket = data.get(&shared::stored_key(name.bucket()))?.unwrap_or_default();
     let Some((replica, used_s)) = Bucket::decode(&bucket).get(name) else { return Ok(None) };
@@ -25,7 +25,7 @@ pub(super) fn find(data: &mut impl Data, name: Name, now_s: u32) -> Result<Optio
 /// that it couldn't, the response is sought when it is asked for.
 ///
 /// # Errors
-/// The host's.
+/// Where shared data can't be read or written: the status that Envoy gave.
 pub(super) fn remember(
     data: &mut impl Data,
     name: Name,
@@ -77,7 +77,7 @@ impl Stored {
     /// So many bytes of its body are there. Gives its id and the replica that holds it, once.
     ///
     /// # Errors
-    /// The host's.
+    /// Where the body's bytes can't be read.
     pub(super) fn piece(
         &mut self,
         size: usize,

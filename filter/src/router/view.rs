@@ -35,7 +35,7 @@ impl View {
     /// Reads again what has changed; says whether slots now mean something else.
     ///
     /// # Errors
-    /// The host's; what could not be read is tried again with the next tick.
+    /// Where shared data can't be read or written: the status that Envoy gave; the next tick tries again.
     pub(super) fn refresh(&mut self, policy: &Policy, data: &impl Data) -> Result<bool, HostError> {
         let Some(state) = read_state(data)? else { return Ok(false) };
         let seen = self.seen.unwrap_or_default();

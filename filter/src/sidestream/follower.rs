@@ -117,7 +117,7 @@ impl<D: Data> Follower<D> {
     /// alone, as slots mean something there only.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read or written: the status that Envoy gave.
     pub fn lessons(&mut self) -> Result<Option<v1::Up>, HostError> {
         let Some(bytes) = shared::take_lessons(&mut self.data)? else { return Ok(None) };
         let mut lessons = v1::Lessons::decode(bytes.as_slice()).unwrap_or_default();
@@ -165,7 +165,7 @@ impl<D: Data> Follower<D> {
     /// Housekeeping between messages.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read or written: the status that Envoy gave.
     pub fn tick(&mut self) -> Result<(), HostError> {
         if self.unsaved {
             self.save()?;

@@ -57,7 +57,7 @@ impl Service {
     /// Sets up ticks; the first one connects.
     ///
     /// # Errors
-    /// The host's.
+    /// Where Envoy doesn't give the configuration or refuses a tick.
     pub fn start(config: config::SideStream) -> host::Result<Self> {
         host::set_tick_period(config.tick_ms)?;
         Ok(Self {

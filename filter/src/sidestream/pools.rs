@@ -29,7 +29,7 @@ impl Pools {
     /// one alone the relay would miss those of the next.
     ///
     /// # Errors
-    /// The host's.
+    /// Where shared data can't be read or written: the status that Envoy gave.
     pub(super) fn news(
         &mut self,
         data: &impl Data,
