@@ -90,11 +90,11 @@ impl Chooser {
                 let best = matches.found.iter().rev().max_by_key(|m| m.blocks);
                 best.map_or(0, |m| usize::from(m.slot))
             }
-            Router::Warmpath => self.decide(fleet, request, now),
+            Router::Warmpath => self.by_decision(fleet, request, now),
         }
     }
 
-    fn decide(&mut self, fleet: &Fleet, request: &Request, now: f64) -> usize {
+    fn by_decision(&mut self, fleet: &Fleet, request: &Request, now: f64) -> usize {
         self.gateway.advance(&mut self.world, &self.policy.cost, now);
         for (load, engine) in self.world.loads.iter_mut().zip(&fleet.engines) {
             (load.waiting, load.running) = engine.load(now);

@@ -211,7 +211,7 @@ impl<D: Data> Dispatch<D> {
     }
 
     /// Decides. A routed request counts as in flight until [`Self::landed`].
-    pub(super) fn decide(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
+    pub(super) fn dispatch(&mut self, asked: &Asked<'_>, now_ms: u64) -> Decided {
         if self.pace.wake() {
             self.look_around(now_ms);
         }
@@ -228,7 +228,7 @@ impl<D: Data> Dispatch<D> {
         loop {
             let read = self.read(asked, reach, now_ms);
             let start = chose.and_then(|_| (self.clock)());
-            let decided = self.decide_on(asked, &read, now_ms);
+            let decided = self.decide_by(asked, &read, now_ms);
             let took = start.and_then(|start| Some((self.clock)()?.saturating_sub(start)));
             chose = chose.zip(took).map(|(before, took)| before + took);
             if let Some(mut decided) = decided {
@@ -247,7 +247,7 @@ impl<D: Data> Dispatch<D> {
 
     /// Decides; `None` where something was left out that matters: all before it is held, or so little
     /// that it doesn't name the prompt on the ring.
-    fn decide_on(&mut self, asked: &Asked<'_>, read: &Read<'_>, now_ms: u64) -> Option<Decided> {
+    fn decide_by(&mut self, asked: &Asked<'_>, read: &Read<'_>, now_ms: u64) -> Option<Decided> {
         let policy = &self.config.policy;
         let blocks = read.keys.len();
         if read.left_out.is_some() && blocks < policy.ring.blocks {

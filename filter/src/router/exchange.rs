@@ -206,7 +206,7 @@ impl Flow {
         self.zone.as_ref().map_or(Claim::Silent, NamedZone::claim)
     }
 
-    fn decide(&mut self, bytes: &[u8], may_wait: bool) -> Action {
+    fn route(&mut self, bytes: &[u8], may_wait: bool) -> Action {
         let before = std::mem::replace(&mut self.stage, Stage::Done);
         let body = match &self.large {
             Some(large) => Body::TooLarge(large, bytes),
@@ -254,7 +254,7 @@ impl Flow {
             return Now::Gone;
         }
         let bytes = self.buffered();
-        let action = self.decide(&bytes, !over);
+        let action = self.route(&bytes, !over);
         if self.stage == Stage::Done {
             self.router.release(&mut self.awaited);
         }

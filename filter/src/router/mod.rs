@@ -161,7 +161,7 @@ impl Router {
     fn decide(&self, asked: &Asked<'_>) -> Option<Decided> {
         let mut dispatch = self.dispatch.try_borrow_mut().ok()?;
         let start = host::now_nanos().unwrap_or(0);
-        let mut decided = dispatch.decide(asked, start / 1_000_000);
+        let mut decided = dispatch.dispatch(asked, start / 1_000_000);
         set_pace(&mut dispatch);
         if let Decided::Route(told) = &mut decided {
             told.ticket.sent_ns = start;

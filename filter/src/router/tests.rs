@@ -163,7 +163,7 @@ impl Gateway {
             batch: false,
             may_wait: false,
         };
-        self.router.decide(&asked, NOW + 100)
+        self.router.dispatch(&asked, NOW + 100)
     }
 
     /// Loads a model that is not loaded yet, if there is one.

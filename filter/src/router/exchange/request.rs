@@ -13,7 +13,7 @@ impl Flow {
         let answered = match self.begin(end) {
             // Needs `allow_on_headers_stop_iteration`, or Envoy would hold back the body too.
             Ok(Begun::Body) => return Action::Pause,
-            Ok(Begun::Decide) => return self.decide(&[], false),
+            Ok(Begun::Decide) => return self.route(&[], false),
             Ok(Begun::Models(name)) => self.list(name.as_deref()),
             Ok(Begun::Encoded(encoding)) => {
                 self.count_and_refuse(&Refusal::unsupported_encoding(&encoding))
@@ -53,7 +53,7 @@ impl Flow {
             return Action::Pause;
         }
         let bytes = self.buffered();
-        self.decide(&bytes, self.router.may_wait())
+        self.route(&bytes, self.router.may_wait())
     }
 
     /// A compressed body is there, whole, or larger than it may become: puts what it was made of in its
@@ -128,7 +128,7 @@ impl Flow {
             return Action::Pause;
         }
         let start = self.buffered();
-        self.decide(&start, end && self.router.may_wait())
+        self.route(&start, end && self.router.may_wait())
     }
 
     pub(super) fn request_trailers(&mut self) -> Action {
@@ -142,6 +142,6 @@ impl Flow {
             return self.large_body(size, true);
         }
         let bytes = self.buffered();
-        self.decide(&bytes, self.router.may_wait())
+        self.route(&bytes, self.router.may_wait())
     }
 }

@@ -92,7 +92,7 @@ fn whatever_the_body_is_its_model_counts() {
         batch: false,
         may_wait: false,
     };
-    let Decided::Route(told) = gateway.router.decide(&asked, NOW) else { panic!() };
+    let Decided::Route(told) = gateway.router.dispatch(&asked, NOW) else { panic!() };
     assert_eq!(told.cluster, "eu.beta-eu");
 
     let text = "x".repeat(100_000);

@@ -40,7 +40,7 @@ impl Gateway {
             may_wait: false,
         };
         self.router.tick(now);
-        self.router.decide(&asked, now)
+        self.router.dispatch(&asked, now)
     }
 
     /// Sends the body, and Envoy says this of it.

@@ -39,7 +39,7 @@ impl Gateway {
             batch: false,
             may_wait: false,
         };
-        let Decided::Route(mut told) = self.router.decide(&asked, NOW + 100) else { panic!() };
+        let Decided::Route(mut told) = self.router.dispatch(&asked, NOW + 100) else { panic!() };
         self.router.landed(&mut told.ticket);
         told
     }

@@ -35,7 +35,7 @@ fn the_alarm_does_not_wait_for_each_worker_to_see_it_all() {
                 batch: false,
                 may_wait: false,
             };
-            let Decided::Route(mut told) = worker.decide(&asked, now) else { panic!() };
+            let Decided::Route(mut told) = worker.dispatch(&asked, now) else { panic!() };
             assert_eq!(told.ticket.expected.unwrap().cached, 304);
             let usage = Usage { prompt: Some(320), cached: Reported::Tokens(0) };
             told.ticket.sent_ns = now * 1_000_000;
