@@ -105,7 +105,8 @@ impl Report {
         let told = state.models.iter().map(|(model, ..)| model);
         let wants = resolve(policy, told, &asked.read.requested).wants;
         let claim = zone.map_or(Claim::Silent, Claim::Zone);
-        let ask = asked.read.ask(claim, wants, false, asked.body, 0);
+        let refers = asked.read.previous.is_some();
+        let ask = asked.read.ask(claim, wants, refers, asked.body, 0);
         let held = state.held(&asked.read.keys);
         let outcome = decide(policy, &state.world, &ask, &held);
         let said_by = if zone.is_some() { "--zone" } else { "the policy's default" };

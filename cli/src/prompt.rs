@@ -111,8 +111,11 @@ impl Report {
         let request = Request::parse(api, body).with_context(in_request)?;
         let in_model = || format!("in the model directory {}", args.model.display());
         let files = ModelFiles::read_dir(&args.model).with_context(in_model)?;
-        let engine = Engine::of(&args.engine, args.engine_version.as_deref())
-            .with_context(|| format!("{} {:?}", args.engine, args.engine_version))?;
+        let engine =
+            Engine::of(&args.engine, args.engine_version.as_deref()).with_context(|| {
+                let version = args.engine_version.as_deref().unwrap_or_default();
+                format!("--engine {} {version}", args.engine)
+            })?;
         let serving = args.options.serving(engine)?;
         let artefact = preprocess_for(&files, &serving).with_context(in_model)?;
         let mut prompter = Prompter::new(Model::load(artefact.bytes).with_context(in_model)?, 0);

@@ -59,8 +59,10 @@ pub(crate) struct Args {
 
 /// Ends at the file's end, after `--count` batches, or at Ctrl-C; always with a summary.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let engine = Engine::of(&args.engine, args.engine_version.as_deref())
-        .with_context(|| format!("{} {:?}", args.engine, args.engine_version))?;
+    let engine = Engine::of(&args.engine, args.engine_version.as_deref()).with_context(|| {
+        let version = args.engine_version.as_deref().unwrap_or_default();
+        format!("--engine {} {version}", args.engine)
+    })?;
     let serving = args.options.serving(engine)?;
     let tokenizer_hash = match &args.model {
         Some(path) => artefact::build(path, &serving).map_err(anyhow::Error::msg)?.tokenizer_hash,

@@ -454,9 +454,7 @@ impl State {
             self.unlisted(id);
         }
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        if report.load.is_some() {
-            replica.load = report.load;
-        }
+        replica.take_load(report);
         if report.round_trip.is_some() {
             replica.round_trip = report.round_trip;
         }

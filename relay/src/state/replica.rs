@@ -18,6 +18,9 @@ const KV_STEP: f32 = 0.005;
 /// Change of the round trip that is, in microseconds; of a long one a tenth.
 const RTT_STEP_US: u32 = 100;
 
+/// Polls without a load after which the last one is worth nothing: two seconds by default.
+const MOST_BLIND: u32 = 10;
+
 #[allow(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Replica {
     pub(super) known: Registration,
@@ -25,6 +28,8 @@ pub(super) struct Replica {
     pub(super) heard: bool,
     pub(super) up: Option<bool>,
     pub(super) load: Option<Load>,
+    /// Polls in a row that found no load.
+    pub(super) blind: u32,
     /// The network's round trip to it.
     pub(super) round_trip: Option<Duration>,
     pub(super) load_told: Option<v1::Load>,
@@ -71,6 +76,7 @@ impl Replica {
             heard: false,
             up: None,
             load: None,
+            blind: 0,
             round_trip: None,
             load_told: None,
             settled: !known.has_events,
@@ -223,6 +229,22 @@ impl Replica {
             }
             Some(_) => self.mute_since = None,
             None => {}
+        }
+    }
+
+    /// A load that was not seen for some polls is none: it may be any by now.
+    pub(super) fn take_load(&mut self, report: &Report) {
+        if report.load.is_some() {
+            (self.load, self.blind) = (report.load, 0);
+            return;
+        }
+        self.blind = self.blind.saturating_add(1);
+        if self.blind >= MOST_BLIND && self.load.take().is_some() && report.up {
+            warn!(
+                engine = self.known.endpoint,
+                rank = self.known.rank,
+                "the engine's /metrics shows no load any more: only what this gateway sends is known"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod lessons;
+mod loads;
 mod policy;
 mod ranks;
 mod speculation;
