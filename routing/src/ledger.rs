@@ -202,7 +202,7 @@ impl Member {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::convert::Infallible;
 
     use proptest::prelude::*;
@@ -211,7 +211,7 @@ mod tests {
 
     /// As Envoy has it: version 0 always overwrites.
     #[derive(Default)]
-    struct Shared(BTreeMap<u32, (Vec<u8>, u32)>, u32);
+    pub(crate) struct Shared(BTreeMap<u32, (Vec<u8>, u32)>, u32);
 
     impl Board for Shared {
         type Error = Infallible;

@@ -230,32 +230,9 @@ impl Traffic {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
-    use crate::ledger::EXPIRY_MS;
-
     use super::*;
-
-    /// A board in memory.
-    #[derive(Default)]
-    struct Memory(BTreeMap<u32, (Vec<u8>, u32)>);
-
-    impl Board for Memory {
-        type Error = Infallible;
-
-        fn read(&self, place: u32) -> Result<Option<(Vec<u8>, u32)>, Infallible> {
-            Ok(self.0.get(&place).cloned())
-        }
-
-        fn write(&mut self, place: u32, bytes: &[u8], version: u32) -> Result<bool, Infallible> {
-            let written = self.0.entry(place).or_default();
-            let fits = written.1 == version;
-            if fits {
-                *written = (bytes.to_vec(), version + 1);
-            }
-            Ok(fits)
-        }
-    }
+    use crate::ledger::EXPIRY_MS;
+    use crate::ledger::tests::Shared;
 
     /// Two replicas, as every worker sees them.
     struct View {
@@ -279,7 +256,7 @@ mod tests {
 
     #[test]
     fn workers_see_each_other_s_requests_and_outlive_each_other() {
-        let mut data = Memory::default();
+        let mut data = Shared::default();
         let (mut a, mut b) = (Traffic::new(1), Traffic::new(2));
         let (mut of_a, mut of_b) = (view(), view());
         let [first, second] = of_a.names[..] else { panic!() };
@@ -331,7 +308,7 @@ mod tests {
 
     #[test]
     fn what_one_worker_ejects_the_others_leave_alone_too() {
-        let mut data = Memory::default();
+        let mut data = Shared::default();
         let (mut a, mut b) = (Traffic::new(1), Traffic::new(2));
         let (mut of_a, mut of_b) = (view(), view());
         let [first, _] = of_a.names[..] else { panic!() };

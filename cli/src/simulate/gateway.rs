@@ -43,7 +43,7 @@ impl Choice {
         Some(Self {
             at: *route.replicas.first()?,
             pool: route.pool.to_owned(),
-            cold_tokens: route.prompt_tokens.saturating_sub(route.hoped_tokens),
+            cold_tokens: route.cold_tokens(),
             known_blocks: (route.cached_tokens / 16) as usize,
             prompt_tokens: route.prompt_tokens,
         })
